@@ -1,4 +1,4 @@
-"""Horizontal bars: a row of a frame per bar or group of bars, and a column per part."""
+"""Bars: a row of a frame per bar or group of bars, and a column per part. The result is plotly's JSON, as of ``lines``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 
 def hatched(colour: str, hatch: str = "", **pattern: Any) -> dict[str, Any]:
@@ -15,14 +14,23 @@ def hatched(colour: str, hatch: str = "", **pattern: Any) -> dict[str, Any]:
 
 
 def bars(
-    table: pd.DataFrame, y: Sequence[Any] | pd.Index, parts: Mapping[str, Mapping[str, Any]], **trace: Any
-) -> list[go.Bar]:
+    table: pd.DataFrame,
+    at: Sequence[Any] | pd.Index | pd.Series,
+    parts: Mapping[Any, Mapping[str, Any]],
+    *,
+    upright: bool = False,
+    **trace: Any,
+) -> list[dict[str, Any]]:
     """Return the bars of every part; the figure's ``barmode`` stacks them or puts them beside each other.
 
     Args:
-        table: a row per bar. y: what the rows are. parts: columns of the table, with fields of their traces, such as ``name``,
-            ``marker`` and ``hovertext`` of the rows. trace: fields of all traces.
+        table: a row per bar. at: what the rows are, on the axis from which bars begin.
+        parts: columns of the table, with fields of their traces, such as ``name``, ``marker`` and ``hovertext`` of the rows.
+        upright: bars go up; else to the right. trace: fields of all traces.
     """
-    return [
-        go.Bar(x=table[part], y=y, orientation="h", hoverinfo="text", **{**trace, **fields}) for part, fields in parts.items()
-    ]
+    drawn = []
+    for part, fields in parts.items():
+        place = {"x": at, "y": table[part]} if upright else {"x": table[part], "y": at, "orientation": "h"}
+        own = {**trace, **fields}
+        drawn.append({"type": "bar", **place, **({"hoverinfo": "text"} if "hovertext" in own else {}), **own})
+    return drawn

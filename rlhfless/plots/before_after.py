@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.plots.bars import bars
 from rlhfless.plots.clock import clocks_words
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.given_trace import traces_of
@@ -151,13 +152,13 @@ def plot_before_after(
     if info.missing:
         return message_figure(TITLE, info.missing, info.to_frame())
     timelines = info.schedules.timelines
-    sizes, bars = panel_sizes(info.schedules), cost_bars(info)
-    cost_px = COST_PX * len(bars)
+    sizes, costs = panel_sizes(info.schedules), cost_bars(info)
+    cost_px = COST_PX * len(costs)
     gap_px = GAP_PX + (LINE_PX if info.chosen else 0)
     inner = sum(sizes) + gap_px * (len(sizes) - 1) + BETWEEN_PX + cost_px
     headings = [
         heading(f"<b>{words}</b>", timeline, len(info.schedules.moves[name]))
-        for words, (name, timeline) in zip(bars["name"], timelines.items(), strict=False)
+        for words, (name, timeline) in zip(costs["name"], timelines.items(), strict=False)
     ]
     if info.chosen:
         headings[-1] += f"<br><span style='font-size:12px'>{clean(info.chosen, 200)}</span>"
@@ -170,7 +171,7 @@ def plot_before_after(
     )
     for axis in range(2, len(sizes) + 1):
         fig.update_xaxes(matches="x", row=axis, col=1)
-    _add_costs(fig, bars, len(sizes) + 1)
+    _add_costs(fig, costs, len(sizes) + 1)
     legend = legend_below(inner)
     legend["y"] = (BETWEEN_PX + cost_px - 54) / inner
     first = f"{note}<br>" if note else ""
@@ -227,11 +228,11 @@ def _bound_words(info: _Data) -> str:
     return f"no schedule that takes as long as {last} saves more than {percent(info.most)} of the GPU-seconds<br>"
 
 
-def _add_costs(fig: go.Figure, bars: pd.DataFrame, row: int) -> None:
-    fig.add_bar(
-        x=bars["gpu_seconds"], y=bars["name"], orientation="h", showlegend=False, text=bars["text"], textposition="outside",
-        cliponaxis=False, constraintext="none", hoverinfo="skip", width=0.7, row=row, col=1,
-        marker={"color": bars["colour"].tolist(), "line": {"width": 0}},
-    )  # fmt: skip
+def _add_costs(fig: go.Figure, costs: pd.DataFrame, row: int) -> None:
+    look = {
+        "marker": {"color": costs["colour"].tolist(), "line": {"width": 0}}, "width": 0.7, "text": costs["text"],
+        "textposition": "outside", "cliponaxis": False, "constraintext": "none", "hoverinfo": "skip", "showlegend": False,
+    }  # fmt: skip
+    fig.add_traces(bars(costs, costs["name"], {"gpu_seconds": look}), rows=row, cols=1)
     fig.update_yaxes(autorange="reversed", showgrid=False, row=row, col=1)
-    fig.update_xaxes(range=[0, 1.75 * bars["gpu_seconds"].max()], title="GPU-seconds", row=row, col=1)
+    fig.update_xaxes(range=[0, 1.75 * costs["gpu_seconds"].max()], title="GPU-seconds", row=row, col=1)

@@ -16,6 +16,7 @@ from plotly.subplots import make_subplots
 
 from rlhfless.plots.clock import with_clock
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.lines import line
 from rlhfless.plots.palette import BLUE, VERMILLION
 from rlhfless.plots.style import counted, hover, is_dark, message_figure, number, styled, titles, usd
 from rlhfless.plots.training_curves import MOST_POINTS, ROUNDING
@@ -81,33 +82,36 @@ def plot_cost_over_time(steps: pd.DataFrame, meta: Mapping[str, Any] = NO_META) 
     """
     if steps.empty:
         return message_figure(TITLE, "Nothing has been paid for yet.")
-    fig = DataFigure(growing_cost(steps, meta))
-    fig.table = _data(steps).table
+    info = _data(steps)
+    fig = DataFigure(_cost(info, meta))
+    fig.table = info.table
     return fig
 
 
 def growing_cost(steps: pd.DataFrame, meta: Mapping[str, Any] = NO_META) -> dict[str, Any]:
     """Return ``plot_cost_over_time`` of at least one step as plotly's JSON, with at most ``MOST_POINTS`` points on a line."""
-    info = _data(steps)
+    return _cost(_data(steps), meta)
+
+
+def _cost(info: _Data, meta: Mapping[str, Any]) -> dict[str, Any]:
     drawn = np.unique(np.linspace(0, len(info.table) - 1, min(MOST_POINTS, len(info.table))).round().astype(int))
     table, cost = info.table.iloc[drawn], info.cost.iloc[drawn]
     points = table[["step", "complete", "end_s", "gpu_seconds", "usd", "idle_share"]].itertuples(index=False)
     texts = [_text(*(None if value != value else value for value in point)) for point in points]  # NaN is no key of a cache
     filled = table["complete"].to_numpy()
-    same = {"type": "scatter", "mode": "lines+markers" if len(table) <= MOST_MARKERS else "lines", "showlegend": False,
-            "hoverinfo": "text"}  # fmt: skip
+    so_far = pd.DataFrame({"end_s": [info.start_s, *table["end_s"]], "cost": [0.0, *cost]})
+    same = {"mode": "lines+markers" if len(table) <= MOST_MARKERS else "lines", "showlegend": False, "hoverinfo": "text"}
     data = [
-        {
-            **same, "x": [info.start_s, *table["end_s"]], "y": [0.0, *cost], "name": "cost so far", "line": {"color": BLUE},
-            "marker": {"symbol": ["circle-open", *np.where(filled, "circle", "circle-open").tolist()], "size": 7},
-            "hovertext": [hover([], "start"), *texts], "xaxis": "x", "yaxis": "y",
-        },
-        {
-            **same, "x": table["end_s"].tolist(), "y": table["idle_share"].tolist(), "name": "idle share",
-            "line": {"color": VERMILLION, "dash": "dash"}, "hovertext": texts, "cliponaxis": False,
-            "marker": {"symbol": np.where(filled, "triangle-up", "triangle-up-open").tolist(), "size": 8},
-            "xaxis": "x2", "yaxis": "y2",
-        },
+        line(
+            so_far, "end_s", "cost", name="cost so far", line={"color": BLUE}, hovertext=[hover([], "start"), *texts],
+            marker={"symbol": ["circle-open", *np.where(filled, "circle", "circle-open").tolist()], "size": 7},
+            xaxis="x", yaxis="y", **same,
+        ),
+        line(
+            table, "end_s", "idle_share", name="idle share", line={"color": VERMILLION, "dash": "dash"}, hovertext=texts,
+            marker={"symbol": np.where(filled, "triangle-up", "triangle-up-open").tolist(), "size": 8}, cliponaxis=False,
+            xaxis="x2", yaxis="y2", **same,
+        ),
     ]  # fmt: skip
     highest = info.table["idle_share"].max()
     top = 1.0 if np.isnan(highest) or highest <= 0 else min(1.05, 1.25 * highest)

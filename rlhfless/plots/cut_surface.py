@@ -12,6 +12,7 @@ import pandas as pd
 
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.heatmap import heatmap
+from rlhfless.plots.lines import line
 from rlhfless.plots.palette import VERMILLION
 from rlhfless.plots.style import counted, hover, message_figure, styled
 from rlhfless.plots.tables import figure_of
@@ -47,11 +48,10 @@ def plot_cut_surface(cut: CutPlan) -> DataFigure:
     fig.add_trace(heatmap(table, "share", "keep", "time_s", text, colorscale=SCALE, **gaps))
     shares = sorted(table["share"].unique().tolist())
     if cut.share:
-        fig.add_scatter(
-            x=[cut.share], y=[cut.keep], mode="markers", name="chosen", showlegend=False,
-            marker={"symbol": "star", "size": 16, "color": VERMILLION, "line": {"color": "white", "width": 1}},
-            hovertemplate="chosen<extra></extra>",
-        )  # fmt: skip
+        chosen = table[(table["share"] == cut.share) & (table["keep"] == cut.keep)]
+        star = {"symbol": "star", "size": 16, "color": VERMILLION, "line": {"color": "white", "width": 1}}
+        words = {"name": "chosen", "showlegend": False, "hovertemplate": "chosen<extra></extra>"}
+        fig.add_trace(line(chosen, "share", "keep", mode="markers", marker=star, **words))
     fig.update_xaxes(
         title="responses that are unfinished when the others are released", type="category", tickmode="array", tickvals=shares,
         ticktext=[f"{share:.0%}" for share in shares],

@@ -5,14 +5,13 @@ Input is a comparison with curves, of ``rlhfless.simulate.draft_fronts`` or ``fu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.lines import lines
 from rlhfless.plots.palette import BLUE, BOUND, GREY, VERMILLION, policy_styles
 from rlhfless.plots.plane import bound_line
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
@@ -65,9 +64,15 @@ def _drafts(fronts: Comparison) -> DataFigure:
         fig.add_trace(bound_line(bounds, name, line, y=column))
     styles = policy_styles(list(dict.fromkeys(results["policy"])))
     drawn = results[results["on_front"]]
-    for policy in styles:
-        of_line, name = drawn[drawn["policy"] == policy], clean(policy)
-        fig.add_trace(_line(of_line, name, [name] * len(of_line), *styles[policy], size=10, without=True))
+
+    def style(policy: Any, _: pd.DataFrame) -> dict[str, Any]:
+        return {"name": clean(policy), **_look(*styles[policy], size=10)}
+
+    def text(row: Any) -> str:
+        without = "cannot cost so little in this time" if row.below_one_token else "may be as good"
+        return hover([*_numbers(row), ("without drafts", without)], clean(row.policy))
+
+    fig.add_traces(lines(drawn, "time_s", "gpu_seconds", "policy", style, text))
     fig.update_xaxes(title="time (s)", range=[0, 1.08 * drawn["time_s"].max()])
     low = min(drawn["gpu_seconds"].min(), bounds["with_drafts"].min())  # NaN where no bound is finite: then the former
     fig.update_yaxes(
@@ -87,45 +92,39 @@ def _learning(front: Comparison) -> DataFigure:
         return message_figure(LEARNING, NOTHING, table)
     fig = figure_of(table)
     fig.add_trace(bound_line(bound, "lower bound of any schedule", {"color": BOUND}))
-    for way, (name, colour, symbol) in WAYS.items():
+    beaten = {"hovertemplate": "%{hovertext}: %{x:.3g} s, %{y:,.4g} GPU-seconds<extra></extra>", "showlegend": False}
+
+    def style(way: Any, _: pd.DataFrame) -> dict[str, Any]:
+        name, colour, symbol = WAYS[way]
+        return {"name": name, **_look(colour, symbol, size=9, shape="hv")}
+
+    def pale(way: Any, rows: pd.DataFrame) -> dict[str, Any]:
+        _, colour, symbol = WAYS[way]
+        marker = {"symbol": symbol, "size": 6, "color": colour, "opacity": 0.35}
+        return {"marker": marker, "hovertext": rows["policy"].map(clean)}
+
+    def text(row: Any) -> str:
+        return hover(_numbers(row), f"{clean(row.policy)}, {WAYS[row.learning][0]}")
+
+    axes = ("time_s", "gpu_seconds", "learning")
+    for way in WAYS:
         rows = results[results["learning"] == way]
-        of_line = rows[rows["on_front"]]
-        heads = [f"{clean(policy)}, {name}" for policy in of_line["policy"]]
-        fig.add_trace(_line(of_line, name, heads, colour, symbol, shape="hv"))
-        off = rows[~rows["on_front"]]
-        fig.add_scatter(
-            x=off["time_s"], y=off["gpu_seconds"], mode="markers", showlegend=False, hovertext=off["policy"].map(clean),
-            hovertemplate="%{hovertext}: %{x:.3g} s, %{y:,.4g} GPU-seconds<extra></extra>",
-            marker={"symbol": symbol, "size": 6, "color": colour, "opacity": 0.35},
-        )  # fmt: skip
+        off = lines(rows[~rows["on_front"]], *axes, pale, mode="markers", **beaten)
+        fig.add_traces([*lines(rows[rows["on_front"]], *axes, style, text), *off])
     fig.update_xaxes(title="time of the step (s)")
     fig.update_yaxes(title="cost (GPU-seconds)", rangemode="tozero")
     step = int(front.table["step"].iloc[0])
     return styled(fig, LEARNING, f"step {step}; pale marks are beaten by another policy or time weight")
 
 
-def _line(
-    rows: pd.DataFrame,
-    name: str,
-    heads: Sequence[str],
-    colour: str,
-    symbol: str,
-    *,
-    size: int = 9,
-    without: bool = False,
-    shape: str = "linear",
-) -> go.Scatter:
-    """Return one front; ``heads`` are of hover texts, and ``without`` says there whether drafts are needed for it."""
+def _look(colour: str, symbol: str, *, size: int, shape: str = "linear") -> dict[str, Any]:
+    """Return line and marker of a front."""
+    return {
+        "line": {"color": colour, "width": 1.5, "shape": shape}, "marker": {"symbol": symbol, "size": size, "color": colour},
+    }  # fmt: skip
 
-    def lines(row: Any) -> list[tuple[str, str]]:
-        known = [("time", number(row.time_s, "s")), ("cost", number(row.gpu_seconds, "GPU-seconds")),
-                 ("actors", f"{row.actors:g}"), ("time weight", f"{row.time_weight:g}")]  # fmt: skip
-        if without:
-            known.append(("without drafts", "cannot cost so little in this time" if row.below_one_token else "may be as good"))
-        return known
 
-    return go.Scatter(
-        x=rows["time_s"], y=rows["gpu_seconds"], mode="lines+markers", name=name, hoverinfo="text",
-        hovertext=[hover(lines(row), head) for row, head in zip(rows.itertuples(), heads, strict=True)],
-        line={"color": colour, "width": 1.5, "shape": shape}, marker={"symbol": symbol, "size": size, "color": colour},
-    )  # fmt: skip
+def _numbers(row: Any) -> list[tuple[str, str]]:
+    """Return what hover texts say of every plan."""
+    return [("time", number(row.time_s, "s")), ("cost", number(row.gpu_seconds, "GPU-seconds")),
+            ("actors", f"{row.actors:g}"), ("time weight", f"{row.time_weight:g}")]  # fmt: skip

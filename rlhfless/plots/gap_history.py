@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.frames import start_at, with_frames
+from rlhfless.plots.lines import line
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
 from rlhfless.plots.plane import bound_line, this_plan
 from rlhfless.plots.style import clean, counted, hover, message_figure, number
@@ -121,11 +121,10 @@ def plot_gap_history(
     fig = figure_of(info.to_frame(), rows=1, cols=3, column_widths=[0.33, 0.4, 0.27], horizontal_spacing=0.085)
     for trace, col in zip(_frame(info, labels[first]), (1, 1, 2, 2, 2, 3), strict=True):
         fig.add_trace(trace, row=1, col=col)
-    gaps = info.plans["gap"] * 100
-    fig.add_scatter(
-        x=shown_labels, y=gaps, name="gap", mode="lines+markers", line={"color": BLUE}, marker={"size": 6}, showlegend=False,
-        row=1, col=3, hovertemplate=f"{clean(of)} %{{x}}<br>gap: %{{y:.2f}} %<extra></extra>",
-    )  # fmt: skip
+    gaps = info.plans.assign(shown=shown_labels, percent=info.plans["gap"] * 100)
+    of_gap = {"name": "gap", "hovertemplate": f"{clean(of)} %{{x}}<br>gap: %{{y:.2f}} %<extra></extra>"}
+    drawn = line(gaps, "shown", "percent", line={"color": BLUE}, marker={"size": 6}, showlegend=False, **of_gap)
+    fig.add_trace(drawn, row=1, col=3)
     values = pd.concat([info.parts["value"], info.parts["lower_bound"], info.plans["value"]]).dropna()
     values = values[values > 0]
     if len(values):
@@ -153,30 +152,24 @@ def _order(info: _Data) -> list[str]:
     return [clean(part) for part in dict.fromkeys(part for parts in sorted(each, key=len, reverse=True) for part in parts)]
 
 
-def _frame(info: _Data, label: str) -> list[go.Scatter]:
+def _frame(info: _Data, label: str) -> list[dict[str, Any]]:
     """Return one frame: bound and value after each part, bound curve, front, plan, and the plan's gap."""
     plan = info.plans[info.plans["label"] == label].iloc[0]
-    parts = info.parts[info.parts["label"] == label]
-    names = [clean(part) for part in parts["part"]]
-    texts = [
-        hover([("weighted time and cost", number(row.value, digits=4)),
-               ("improved by", number(row.value_by) if math.isfinite(row.value_by) else "first plan within the limit"),
-               ("lower bound", number(row.lower_bound, digits=4)), ("bound raised by", number(row.bound_by))], name)
-        for name, row in zip(names, parts.itertuples(), strict=True)
-    ]  # fmt: skip
+    parts = info.parts[info.parts["label"] == label].assign(shown=lambda rows: rows["part"].map(clean))
     front, bound = (table[table["label"] == label] for table in (info.front, info.bound))
+    proven, reached = {"color": BOUND, "dash": "dash"}, {"color": BLUE}
     return [
-        go.Scatter(
-            x=parts["lower_bound"], y=names, mode="lines+markers", name="lower bound of any plan", hovertext=texts,
-            hoverinfo="text", line={"color": BOUND, "dash": "dash", "shape": "vh", "width": 2}, marker={"size": 8},
-        ),
-        go.Scatter(
-            x=parts["value"], y=names, mode="lines+markers", name="best plan so far", hovertext=texts, hoverinfo="text",
-            line={"color": BLUE, "shape": "vh", "width": 2}, marker={"size": 8},
+        *(
+            line(
+                parts, column, "shown", _of_part, name=name, line={**look, "shape": "vh", "width": 2}, marker={"size": 8}
+            )
+            for column, name, look in (
+                ("lower_bound", "lower bound of any plan", proven), ("value", "best plan so far", reached)
+            )
         ),
         bound_line(bound, "lower bound of the cost at that time", {"dash": "dot", "shape": "vh"}, y="cost"),
-        go.Scatter(
-            x=front["time_s"], y=front["cost"], mode="markers", name="best plans",
+        line(
+            front, "time_s", "cost", mode="markers", name="best plans",
             customdata=[counted(n, "actor") for n in front["actors"]],
             marker={"color": ORANGE, "symbol": "circle-open", "size": 7},
             hovertemplate="plan with %{customdata}<br>%{x:.3g} s<br>%{y:,.4g} GPU-seconds<extra></extra>",
@@ -184,6 +177,13 @@ def _frame(info: _Data, label: str) -> list[go.Scatter]:
         this_plan([plan["makespan_s"]], [plan["gpu_seconds"]], VERMILLION),
         this_plan([clean(label)], [plan["gap"] * 100], VERMILLION, name=None, showlegend=False),
     ]  # fmt: skip
+
+
+def _of_part(row: Any) -> str:
+    improved = number(row.value_by) if math.isfinite(row.value_by) else "first plan within the limit"
+    said = [("weighted time and cost", number(row.value, digits=4)), ("improved by", improved)]
+    said += [("lower bound", number(row.lower_bound, digits=4)), ("bound raised by", number(row.bound_by))]
+    return hover(said, row.shown)
 
 
 def _decades(values: pd.Series) -> list[float]:

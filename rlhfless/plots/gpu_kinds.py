@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
-from rlhfless.plots.bars import hatched
+from rlhfless.plots.bars import bars, hatched
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.frames import start_at, with_frames
+from rlhfless.plots.lines import line
 from rlhfless.plots.palette import BLUE, BOUND, GREEN, ORANGE, POLICY_STYLES, PURPLE, SKY, VERMILLION
 from rlhfless.plots.plane import this_plan
 from rlhfless.plots.style import clean, cost_line, counted, hover, message_figure, number, usd
@@ -108,25 +108,26 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
     labels = [str(label) for label in plans]
     first = start_at(labels, start)
     shown_labels = [clean(label) for label in labels]
+    what_ifs = info.plans.assign(shown=shown_labels)
     rows = max(1, int(info.actors.groupby("label").size().max()) if len(info.actors) else 1)
     fig = figure_of(info.to_frame(), rows=1, cols=3, column_widths=[0.36, 0.3, 0.34], horizontal_spacing=0.085)
     columns = [c for _ in info.kinds for c in (1, 2)] + [3]
     for trace, col in zip(_frame(info, labels[first], rows), columns, strict=True):
         fig.add_trace(trace, row=1, col=col)
     random = POLICY_STYLES["random"]
-    for column, name, line, marker in (
+    for column, name, look, marker in (
         ("cost_usd", "plan", {"color": POLICY_STYLES["solver"].colour}, {"symbol": "star", "size": 7}),
         ("split_usd", "random split", {"color": random.colour, "width": 1.5}, {"symbol": random.symbol, "size": 6}),
         ("bound_usd", "lower bound of the cost", {"color": BOUND, "dash": "dash", "width": 2}, {"size": 1}),
     ):
         if info.plans[column].notna().any():
-            times = info.plans["split_time_s" if column == "split_usd" else "time_s"]
             at = "" if column == "bound_usd" else "<br>%{customdata:.3g} s"
-            fig.add_scatter(
-                x=shown_labels, y=info.plans[column], mode="lines+markers", name=name, line=line, marker=marker,
-                customdata=times,
-                hovertemplate=f"<b>{name}</b><br>{clean(of)}: %{{x}}<br>%{{y:.4g}} USD{at}<extra></extra>", row=1, col=3,
+            drawn = line(
+                what_ifs, "shown", column, name=name, line=look, marker=marker,
+                customdata=what_ifs["split_time_s" if column == "split_usd" else "time_s"],
+                hovertemplate=f"<b>{name}</b><br>{clean(of)}: %{{x}}<br>%{{y:.4g}} USD{at}<extra></extra>",
             )  # fmt: skip
+            fig.add_trace(drawn, row=1, col=3)
     latest = float(info.plans["time_s"].max())
     max_count = max((np.stack(counts["count"]).sum(axis=0).max() for _, counts in info.counts.groupby("label")), default=1)
     shown = list(range(0, rows, -(-rows // 24)))
@@ -148,15 +149,14 @@ def _frame(info: _Data, label: str, rows: int) -> list[Any]:
     traces: list[Any] = []
     middle, width = (info.edges[:-1] + info.edges[1:]) / 2, np.diff(info.edges)
     for i, kind in enumerate(info.kinds):
-        marker = hatched(COLOURS[i % len(COLOURS)], HATCHES[i % len(HATCHES)])
+        look = {"legendgroup": kind, "marker": hatched(COLOURS[i % len(COLOURS)], HATCHES[i % len(HATCHES)])}
         matching = info.counts[(info.counts["label"] == label) & (info.counts["kind"] == kind)]["count"]
         count = matching.iloc[0] if len(matching) else np.zeros(BINS)
-        traces.append(
-            go.Bar(
-                x=middle, y=count, width=width, name=f"actor of {clean(kind)}", legendgroup=kind, marker=marker,
-                showlegend=True, hovertemplate=f"{clean(kind)}: %{{y}} responses of about %{{x:.0f}} tokens<extra></extra>",
-            )
-        )  # fmt: skip
+        lengths = {
+            **look, "name": f"actor of {clean(kind)}", "width": width, "showlegend": True,
+            "hovertemplate": f"{clean(kind)}: %{{y}} responses of about %{{x:.0f}} tokens<extra></extra>",
+        }  # fmt: skip
+        traces += bars(pd.DataFrame({"responses": count}), middle, {"responses": lengths}, upright=True)
         actors = info.actors[(info.actors["label"] == label) & (info.actors["kind"] == kind)].set_index("actor")
         actors = actors[["responses", "shortest", "longest", "end_s", "usd"]].reindex(range(rows)).fillna(0)
         texts = [
@@ -167,12 +167,8 @@ def _frame(info: _Data, label: str, rows: int) -> list[Any]:
             )
             for a in actors.itertuples()
         ]  # fmt: skip
-        traces.append(
-            go.Bar(
-                x=actors["end_s"], y=actors.index, orientation="h", width=0.66, name=clean(kind), legendgroup=kind,
-                marker=marker, showlegend=False, hovertext=texts, hoverinfo="text",
-            )
-        )  # fmt: skip
+        times = {**look, "name": clean(kind), "width": 0.66, "showlegend": False, "hovertext": texts}
+        traces += bars(actors, actors.index, {"end_s": times})
     of_label = info.plans[info.plans["label"] == label]
     traces.append(this_plan([clean(label)] * len(of_label), of_label["cost_usd"], VERMILLION))
     return traces

@@ -1,4 +1,4 @@
-"""Heatmaps: one cell per pair of values of a tidy frame."""
+"""Heatmaps: one cell per pair of values of a tidy frame. The result is plotly's JSON, as of ``lines``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 
-def heatmap(table: pd.DataFrame, x: str, y: str, z: str, text: Callable[[Any], str], /, **trace: Any) -> go.Heatmap:
+def heatmap(table: pd.DataFrame, x: str, y: str, z: str, text: Callable[[Any], str], /, **trace: Any) -> dict[str, Any]:
     """Return the cells of a table.
 
     Args:
@@ -18,7 +17,7 @@ def heatmap(table: pd.DataFrame, x: str, y: str, z: str, text: Callable[[Any], s
     """
     shown = table.assign(hover=[text(row) for row in table.itertuples()])
     colour, texts = (shown.pivot(index=y, columns=x, values=column) for column in (z, "hover"))
-    return go.Heatmap(
-        x=colour.columns.tolist(), y=colour.index.tolist(), z=colour.to_numpy(), hovertext=texts.to_numpy(), hoverinfo="text",
-        **trace,
-    )  # fmt: skip
+    return {
+        "type": "heatmap", "x": colour.columns.tolist(), "y": colour.index.tolist(), "z": colour.to_numpy(),
+        "hovertext": texts.to_numpy(), "hoverinfo": "text", **trace,
+    }  # fmt: skip

@@ -14,6 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.lines import line, lines
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, PURPLE, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 from rlhfless.plots.tables import figure_of, stacked
@@ -119,48 +120,38 @@ def plot_learning(runs: Sequence[Mapping[str, Any]]) -> DataFigure:
 def _add_algorithm(fig: go.Figure, info: _Data, algorithm: str, colour: str) -> None:
     """Add an algorithm: its seeds thin, their means thick, and its accuracies as marks."""
     name = clean(algorithm.upper())
-    means = info.means[info.means["algorithm"] == algorithm]
-    steps = info.steps[info.steps["algorithm"] == algorithm]
-    texts = [
-        hover(
-            [
-                ("mean reward", number(row.reward_mean)),
-                ("mean length", number(row.response_tokens_mean, "tokens")),
-                ("actors", number(row.actors)),
-                ("seeds", str(row.seeds)),
-            ],
-            f"{name}, epoch {row.epoch}",
-        )
-        for row in means.itertuples()
-    ]
-    for row, (column, _) in enumerate(ROWS, start=1):
-        for seed, of_seed in steps.groupby("seed"):
-            fig.add_scatter(
-                x=of_seed["step"] + 1, y=of_seed[column], mode="lines", line={"color": colour, "width": 0.8}, opacity=0.35,
-                name=f"{name}, seed {seed}", showlegend=False, hoverinfo="skip", row=row, col=1,
-            )  # fmt: skip
-        fig.add_scatter(
-            x=means["step"] + 1, y=means[column], mode="lines", line={"color": colour, "width": 2.5}, name=name,
-            legendgroup=name, showlegend=row == 1, hovertext=texts, hoverinfo="text", row=row, col=1,
-        )  # fmt: skip
-    measured = info.accuracies[info.accuracies["algorithm"] == algorithm]
-    if measured.empty:
-        return
-    hover_texts = [
-        hover(
-            [("accuracy", f"{row.accuracy:.1%} ({row.low:.1%} to {row.high:.1%})"), ("of", counted(row.problems, "problem"))],
+    steps, means, measured = (
+        table[table["algorithm"] == algorithm] for table in (info.steps, info.means, info.accuracies)
+    )  # fmt: skip
+    steps, means = (table.assign(after=table["step"] + 1) for table in (steps, means))
+
+    def of_seed(seed: Any, _: pd.DataFrame) -> dict[str, Any]:
+        return {"name": f"{name}, seed {seed}", "line": {"color": colour, "width": 0.8}, "opacity": 0.35}
+
+    def of_mean(row: Any) -> str:
+        numbers = [("mean reward", number(row.reward_mean)), ("mean length", number(row.response_tokens_mean, "tokens"))]
+        numbers += [("actors", number(row.actors)), ("seeds", str(row.seeds))]
+        return hover(numbers, f"{name}, epoch {row.epoch}")
+
+    def of_accuracy(row: Any) -> str:
+        accuracy = ("accuracy", f"{row.accuracy:.1%} ({row.low:.1%} to {row.high:.1%})")
+        return hover(
+            [accuracy, ("of", counted(row.problems, "problem"))],
             f"{name}, seed {row.seed}, after {counted(row.after_steps, 'step')}",
         )
-        for row in measured.itertuples()
-    ]
-    bars = {
-        "array": measured["high"] - measured["accuracy"],
-        "arrayminus": measured["accuracy"] - measured["low"],
-        "thickness": 1.2,
-        "width": 3,
-    }
-    fig.add_scatter(
-        x=measured["after_steps"], y=measured["accuracy"], mode="markers", error_y=bars, name=f"{name}, held out",
-        marker={"color": colour, "size": 8, "symbol": "diamond-open", "line": {"width": 2}},
-        hovertext=hover_texts, hoverinfo="text", row=1, col=1,
-    )  # fmt: skip
+
+    thick = {"mode": "lines", "line": {"color": colour, "width": 2.5}, "name": name, "legendgroup": name}
+    for row, (column, _) in enumerate(ROWS, start=1):
+        thin = lines(steps, "after", column, "seed", of_seed, mode="lines", showlegend=False, hoverinfo="skip")
+        mean = line(means, "after", column, of_mean, showlegend=row == 1, **thick)
+        fig.add_traces([*thin, mean], rows=row, cols=1)
+    if len(measured):
+        bars = {
+            "array": measured["high"] - measured["accuracy"], "arrayminus": measured["accuracy"] - measured["low"],
+            "thickness": 1.2, "width": 3,
+        }  # fmt: skip
+        marks = line(
+            measured, "after_steps", "accuracy", of_accuracy, mode="markers", error_y=bars, name=f"{name}, held out",
+            marker={"color": colour, "size": 8, "symbol": "diamond-open", "line": {"width": 2}},
+        )  # fmt: skip
+        fig.add_trace(marks, row=1, col=1)

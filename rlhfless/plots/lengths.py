@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.given_trace import trace_of
-from rlhfless.plots.palette import BLUE, SKY, VERMILLION
+from rlhfless.plots.lines import line, reference_line
+from rlhfless.plots.palette import BLUE, GREY, SKY, VERMILLION
 from rlhfless.plots.style import MINUS, clean, counted, hover, message_figure, number, styled
 from rlhfless.plots.tables import figure_of
 from rlhfless.trace import Trace
@@ -53,11 +55,9 @@ def plot_lengths(trace: Trace | str | Path, step: int | None = None, *, max_poin
         points = points.iloc[np.linspace(0, len(points) - 1, max_points).astype(int)]
     fig = figure_of(every)
     top = 1.04 * float(max(1.0, points["predicted_tokens"].max(), points["response_tokens"].max()))
-    fig.add_scatter(
-        x=[0, top], y=[0, top], mode="lines", name="predicted = actual", hoverinfo="skip",
-        line={"color": "#7F7F7F", "dash": "dash", "width": 1.5},
-    )  # fmt: skip
-    add = fig.add_scattergl if len(points) > MAX_SVG_POINTS else fig.add_scatter
+    equal = {"color": GREY, "dash": "dash", "width": 1.5}
+    fig.add_trace(reference_line([0, top], [0, top], equal, name="predicted = actual", hoverinfo="skip"))
+    drawn_by = "scattergl" if len(points) > MAX_SVG_POINTS else "scatter"
     see_through = 0.45 if len(points) > 300 else 0.95
     kinds = (
         ("stop", "complete response", {"color": BLUE, "size": 5, "opacity": see_through}),
@@ -68,19 +68,11 @@ def plot_lengths(trace: Trace | str | Path, step: int | None = None, *, max_poin
         subset = points[points["kind"] == kind]
         if subset.empty:
             continue
-        texts = [
-            hover(
-                [
-                    ("predicted", number(row.predicted_tokens, "tokens")),
-                    ("actual", ("at least " if kind == "censored" else "") + number(row.response_tokens, "tokens")),
-                ],
-                f"prompt {clean(row.prompt_id, 30)}, sample {row.sample}, step {row.step}",
+        fig.add_trace(
+            line(
+                subset, "predicted_tokens", "response_tokens", _hover, type=drawn_by, mode="markers", marker=marker,
+                name=f"{name} ({len(subset):,})",
             )
-            for row in subset.itertuples()
-        ]
-        add(
-            x=subset["predicted_tokens"], y=subset["response_tokens"], mode="markers", name=f"{name} ({len(subset):,})",
-            marker=marker, hovertext=texts, hoverinfo="text",
         )  # fmt: skip
     complete, cut_off = every[every["kind"] != "censored"], int((every["kind"] == "censored").sum())
     predicted, actual = complete["predicted_tokens"], complete["response_tokens"]
@@ -102,6 +94,12 @@ def plot_lengths(trace: Trace | str | Path, step: int | None = None, *, max_poin
     fig.update_xaxes(title="predicted length (tokens)", range=[0, top])
     fig.update_yaxes(title="actual length (tokens)", range=[0, top])
     return styled(fig, title, note, height=480)
+
+
+def _hover(row: Any) -> str:
+    actual = ("at least " if row.kind == "censored" else "") + number(row.response_tokens, "tokens")
+    where = f"prompt {clean(row.prompt_id, 30)}, sample {row.sample}, step {row.step}"
+    return hover([("predicted", number(row.predicted_tokens, "tokens")), ("actual", actual)], where)
 
 
 def _points(trace: Trace, step: int | None) -> pd.DataFrame:

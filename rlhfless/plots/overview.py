@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlhfless.plots.bars import bars
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BOUND, GREEN, GREY, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, VERMILLION, ink_on
 from rlhfless.plots.style import WIDE_ONLY, clean, cost_line, hover, message_figure, number, styled, usd
@@ -50,12 +51,13 @@ def _of_step(phases: pd.DataFrame) -> DataFigure:
     """Return the bar of one step by phase; a phase's colour is that of its kind."""
     if phases.empty:
         return message_figure(STEP, "The log has no time of a step.", phases)
-    fig, total = figure_of(phases), float(phases["seconds"].sum())
-    for row in phases.itertuples():
+    fig, total, parts = figure_of(phases), float(phases["seconds"].sum()), {}
+    for place, row in enumerate(phases.itertuples()):
         name = clean(f"{str(row.phase).rpartition('/')[2]} ({row.share:.0%})")
-        lines = [("seconds", number(row.seconds, "s")), ("share", f"{row.share:.1%}")]
-        colour, text = WORK_COLOURS.get(str(row.kind), GREY), hover(lines, clean(row.phase))
-        fig.add_bar(**_part(row.seconds, "step", name, row.share, colour, text, _fits(name, row.share)))
+        said = [("seconds", number(row.seconds, "s")), ("share", f"{row.share:.1%}")]
+        colour, text = WORK_COLOURS.get(str(row.kind), GREY), hover(said, clean(row.phase))
+        parts[place] = _part(name, row.share, colour, text, _fits(name, row.share))
+    fig.add_traces(bars(pd.DataFrame([phases["seconds"].tolist()]), ["step"], parts))
     fig.update_yaxes(visible=False)
     fig.update_xaxes(title="seconds", range=[0, 1.02 * total])
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.6, "yanchor": "top", "traceorder": "normal"}
@@ -66,16 +68,17 @@ def _of_run(uses: pd.DataFrame, best: pd.Series | None) -> DataFigure:
     total = float(uses["gpu_s"].sum()) if len(uses) else 0.0
     if not total:
         return message_figure(TITLE, "No GPU was allocated.", uses)
-    fig, paid, done = figure_of(uses), float(uses["usd"].sum(skipna=False)), 0.0
-    for row in uses.itertuples():
-        lines = [("GPU-seconds", number(row.gpu_s)), ("share", f"{row.share:.1%}"), *cost_line(row.usd)]
+    fig, paid, done, parts = figure_of(uses), float(uses["usd"].sum(skipna=False)), 0.0, {}
+    for place, row in enumerate(uses.itertuples()):
+        said = [("GPU-seconds", number(row.gpu_s)), ("share", f"{row.share:.1%}"), *cost_line(row.usd)]
         name = f"{clean(row.use)} ({row.share:.0%})"
         works, colour = row.kind == "work", WORK_COLOURS.get(row.use, GREY)
-        part = _part(row.gpu_s, RUN, name, row.share, colour, hover(lines, clean(row.use)), works and _fits(name, row.share))
-        fig.add_bar(**part if works else {**part, "marker": _waste(row.kind, colour)})
+        part = _part(name, row.share, colour, hover(said, clean(row.use)), works and _fits(name, row.share))
+        parts[place] = part if works else {**part, "marker": _waste(row.kind, colour)}
         if not works and _fits(name, row.share):  # pale on light and dark on dark paper, as the figure's own ink expects
             fig.add_annotation(x=done + row.gpu_s / 2, y=RUN, text=name, showarrow=False, name=WIDE_ONLY)
         done += row.gpu_s
+    fig.add_traces(bars(pd.DataFrame([uses["gpu_s"].tolist()]), [RUN], parts))
     names, longest = [RUN], total
     if best is not None and best[SAVED] == best[SAVED]:
         after, saved, most = clean(f"with {best['policy']}", 30), float(best[SAVED]), float(best[MOST])
@@ -86,11 +89,12 @@ def _of_run(uses: pd.DataFrame, best: pd.Series | None) -> DataFigure:
             names.append(label)
             words = f"{at_most}{abs(share):.0%} {'saved' if share >= 0 else 'more'}"
             texts = [number(total * (1 - share), "GPU-seconds"), usd(paid * (1 - share)), words]
-            fig.add_bar(
-                x=[total * (1 - share)], y=[label], orientation="h", showlegend=False, marker={"color": colour},
-                hoverinfo="skip", text=[", ".join(filter(None, texts))], textposition="inside" if share < 0.55 else "outside",
-                insidetextanchor="start", constraintext="none", cliponaxis=False,
-            )  # fmt: skip
+            look = {
+                "marker": {"color": colour}, "hoverinfo": "skip", "showlegend": False, "insidetextanchor": "start",
+                "constraintext": "none", "cliponaxis": False,
+            }  # fmt: skip
+            said = {"text": [", ".join(filter(None, texts))], "textposition": "inside" if share < 0.55 else "outside"}
+            fig.add_traces(bars(pd.DataFrame({"gpu_s": [total * (1 - share)]}), [label], {"gpu_s": {**look, **said}}))
     sums = ", ".join(filter(None, [number(total, "GPU-seconds"), usd(paid)]))
     fig.update_yaxes(categoryorder="array", categoryarray=names[::-1], showgrid=False)
     fig.update_xaxes(title=f"GPU-seconds (this run: {sums})", range=[0, 1.02 * longest])
@@ -131,13 +135,12 @@ def _fits(name: str, share: float) -> bool:
     return share >= LETTER_SHARE * len(name)
 
 
-def _part(length: float, y: str, name: str, share: float, colour: str, text: str, named: bool) -> dict[str, Any]:
-    """Return one part of a bar as a trace, with its name on it where it is ``named``."""
+def _part(name: str, share: float, colour: str, text: str, named: bool) -> dict[str, Any]:
+    """Return the look of one part of a bar, with its name on it where it is ``named``."""
     return {
-        "x": [length], "y": [y], "orientation": "h", "name": name, "showlegend": share >= LITTLE,
-        "marker": {"color": colour, "line": {"color": OUTLINE, "width": 1}}, "hovertext": [text], "hoverinfo": "text",
-        "text": [name if named else ""], "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
-        "constraintext": "inside", "insidetextfont": {"color": ink_on(colour)},
+        "name": name, "showlegend": share >= LITTLE, "marker": {"color": colour, "line": {"color": OUTLINE, "width": 1}},
+        "hovertext": [text], "text": [name if named else ""], "textposition": "inside", "insidetextanchor": "middle",
+        "textangle": 0, "constraintext": "inside", "insidetextfont": {"color": ink_on(colour)},
     }  # fmt: skip
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.frames import start_at, with_frames
+from rlhfless.plots.lines import line
 from rlhfless.plots.palette import BLUE, VERMILLION
 from rlhfless.plots.plane import BELOW, bound_line, plans_line, this_plan
 from rlhfless.plots.style import clean, counted, hover, message_figure, number
@@ -128,7 +128,7 @@ def plot_front(
     for trace in _frame(info, first):
         fig.add_trace(trace)
     low, high = _ranges(info)
-    for bound, name, line, below in (
+    for bound, name, look, below in (
         (info.true_bound, "lower bound of any schedule, true lengths", {"width": 1, "dash": "solid"}, BELOW),
         (info.bound, "lower bound of any plan, predicted lengths", {}, {}),
     ):
@@ -136,7 +136,7 @@ def plot_front(
             wall = bound["time_s"].iloc[0]  # nothing is faster, whatever it costs
             before = pd.DataFrame({"time_s": [0.0, wall], "cost": 2 * high})
             curve = pd.concat([before, bound], ignore_index=True)
-            fig.add_trace(bound_line(curve, name, {"shape": "vh", **line}, y="cost", unit=info.unit, **below))
+            fig.add_trace(bound_line(curve, name, {"shape": "vh", **look}, y="cost", unit=info.unit, **below))
     fig.add_trace(plans_line(info.front, "best plans for the predicted lengths", y="cost", unit=info.unit))
     fig.update_xaxes(title="time (s)", range=[0.0, max(info.plans[["time_s", "true_time_s"]].max().max(), 1e-9) * 1.08])
     fig.update_yaxes(title=f"cost ({info.unit})", range=[low, high])
@@ -151,30 +151,31 @@ def plot_front(
     )  # fmt: skip
 
 
-def _frame(info: _Data, i: int) -> list[go.Scatter]:
+def _frame(info: _Data, i: int) -> list[dict[str, Any]]:
     """Return one frame: the line from prediction to outcome, the outcome, the prediction."""
     row = info.plans.iloc[i]
     has_truth = bool(np.isfinite(row["true_time_s"]))
-    ends = [[row["time_s"], row["true_time_s"]], [row["cost"], row["true_cost"]]]
-    spots = (("predicted", "time_s", "cost"), ("with the true lengths", "true_time_s", "true_cost"))
+    ends = pd.DataFrame({"time_s": [row["time_s"], row["true_time_s"]], "cost": [row["cost"], row["true_cost"]]})
     texts = [
         hover(
-            [("time", number(row[t], "s")), ("cost", number(row[c], info.unit))],
+            [("time", number(end.time_s, "s")), ("cost", number(end.cost, info.unit))],
             f"{what}: {counted(int(row['actors']), 'actor')}",
         )
-        for what, t, c in spots
+        for what, end in zip(("predicted", "with the true lengths"), ends.itertuples(), strict=True)
     ]
-    cut = 2 if has_truth else 0
+    between = ends.iloc[: 2 if has_truth else 0]
+    predicted, true = ends.iloc[:1], between.iloc[1:]
     return [
-        go.Scatter(
-            x=ends[0][:cut], y=ends[1][:cut], mode="lines", line={"color": VERMILLION, "width": 1.5}, showlegend=False,
+        line(
+            between, "time_s", "cost", mode="lines", line={"color": VERMILLION, "width": 1.5}, showlegend=False,
             hoverinfo="skip",
         ),
         this_plan(
-            ends[0][:1], ends[1][:1], VERMILLION, size=16, name="this plan, predicted", hoverinfo="text", hovertext=texts[:1]
+            predicted["time_s"], predicted["cost"], VERMILLION, size=16, name="this plan, predicted", hoverinfo="text",
+            hovertext=texts[:1],
         ),
         this_plan(
-            ends[0][1:cut], ends[1][1:cut], BLUE, "diamond", 13, name="this plan, with the true lengths", hoverinfo="text",
+            true["time_s"], true["cost"], BLUE, "diamond", 13, name="this plan, with the true lengths", hoverinfo="text",
             hovertext=texts[1:],
         ),
     ]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.lines import line
 from rlhfless.plots.palette import BLUE, BOUND, COLOURS
 from rlhfless.plots.style import clean, hover, message_figure, styled
 from rlhfless.plots.tables import figure_of
@@ -103,11 +104,11 @@ def plot_pipeline(plans: AnyPlan | Mapping[str, AnyPlan]) -> DataFigure:
         for drawn in bars_by_style(rows, styles, "style", at="device", start="start", end="end"):
             fig.add_trace(drawn | {"showlegend": place == 0}, row=row, col=1)
         memory = info.memory[info.memory["plan"] == plan.plan]
-        fig.add_scatter(
-            x=memory["time"], y=memory["memory"], mode="lines", name="memory",
-            line={"shape": "hv", "color": BOUND, "width": 1.5}, showlegend=False, row=row + 1, col=1,
-            hovertemplate="time %{x}<br>memory of the fullest device %{y:.4g}<extra></extra>",
+        fullest = line(
+            memory, "time", "memory", mode="lines", name="memory", line={"shape": "hv", "color": BOUND, "width": 1.5},
+            showlegend=False, hovertemplate="time %{x}<br>memory of the fullest device %{y:.4g}<extra></extra>",
         )  # fmt: skip
+        fig.add_trace(fullest, row=row + 1, col=1)
         fig.add_hline(y=plan.memory_bound, line={"color": BOUND, "dash": "dash", "width": 1}, row=row + 1, col=1)
         fig.add_vline(x=plan.latency_bound, line={"color": BOUND, "dash": "dash", "width": 1.5}, row=row, col=1)
         fig.update_yaxes(title="device", autorange="reversed", dtick=max(1, plan.devices // 8), row=row, col=1)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from rlhfless.plots.bars import bars, hatched
 from rlhfless.plots.clock import clock_words
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.frames import start_at, with_frames
+from rlhfless.plots.lines import line
 from rlhfless.plots.palette import BLUE, ORANGE, POLICY_STYLES, SKY
 from rlhfless.plots.plane import this_plan
 from rlhfless.plots.style import clean, counted, hover, message_figure, number
@@ -127,12 +127,11 @@ def plot_plan_bars(
         fig.add_trace(trace, row=1, col=col)
     for side in sides:
         of_side, style = info.plans[info.plans["side"] == side], STYLES[side]
-        fig.add_scatter(
-            x=of_side["makespan_s"], y=of_side["gpu_seconds"], mode="lines+markers", name=side, showlegend=False,
-            line={"width": 1.2}, marker={"color": style.colour, "symbol": style.symbol, "size": 6}, hoverinfo="text",
-            row=1, col=len(widths),
-            hovertext=[f"{side}, {counted(n, 'actor')}" for n in of_side["actors"]],
+        every = line(
+            of_side, "makespan_s", "gpu_seconds", lambda row: f"{row.side}, {counted(row.actors, 'actor')}", name=side,
+            showlegend=False, line={"width": 1.2}, marker={"color": style.colour, "symbol": style.symbol, "size": 6},
         )  # fmt: skip
+        fig.add_trace(every, row=1, col=len(widths))
     shown = list(range(0, rows, -(-rows // 24)))
     for col in range(1, len(sides) + 1):
         fig.update_xaxes(title="time since the start of the step (s)", row=1, col=col)
@@ -149,7 +148,7 @@ def plot_plan_bars(
     )  # fmt: skip
 
 
-def _bars(info: _Data, label: str, side: str, rows: int) -> list[go.Bar]:
+def _bars(info: _Data, label: str, side: str, rows: int) -> list[dict[str, Any]]:
     """The parts of every actor's time. Every frame has as many bars; those of actors that the plan does not start are empty."""
     times = info.bars[(info.bars["label"] == label) & (info.bars["side"] == side)].set_index("actor")
     times = times.drop(columns=["label", "side"]).reindex(range(rows)).fillna(0)
@@ -171,7 +170,7 @@ def _bars(info: _Data, label: str, side: str, rows: int) -> list[go.Bar]:
     return bars(times, times.index, parts, width=0.66, showlegend=side == SIDES[0], hovertext=texts)
 
 
-def _point(info: _Data, label: str, side: str) -> go.Scatter:
+def _point(info: _Data, label: str, side: str) -> dict[str, Any]:
     row = info.plans[(info.plans["label"] == label) & (info.plans["side"] == side)]
     style = STYLES[side]
     return this_plan(row["makespan_s"], row["gpu_seconds"], style.colour, style.symbol, name=side)

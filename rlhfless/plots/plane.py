@@ -1,6 +1,7 @@
 """The time-cost plane: lower bounds, fronts of plans, the plan of a slider, names beside points, and ranges of axes.
 
-Inputs are tidy frames with a column of seconds, ``time_s``, and one of cost, ``y``. Outputs are traces, or names in a figure.
+Inputs are tidy frames with a column of seconds, ``time_s``, and one of cost, ``y``. Outputs are traces as plotly's JSON, or
+names in a figure.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.plots.lines import line
 from rlhfless.plots.palette import BOUND, ORANGE
 from rlhfless.plots.point_labels import line_marks, place_labels
 from rlhfless.plots.style import counted, unmarked
@@ -24,20 +26,20 @@ Range = tuple[float, float]
 
 
 def bound_line(
-    table: pd.DataFrame, name: str, line: dict[str, Any], *, y: str = "gpu_seconds", unit: str = "GPU-seconds", **trace: Any
-) -> go.Scatter:
-    """Return the least cost at every time as a line; ``line`` adds to a dashed grey one, ``trace`` are fields of the trace."""
-    return go.Scatter(
-        x=table["time_s"], y=table[y], mode="lines", name=name, line={"color": BOUND, "width": 2, "dash": "dash", **line},
+    table: pd.DataFrame, name: str, look: dict[str, Any], *, y: str = "gpu_seconds", unit: str = "GPU-seconds", **trace: Any
+) -> dict[str, Any]:
+    """Return the least cost at every time as a line; ``look`` adds to a dashed grey one, ``trace`` are fields of the trace."""
+    return line(
+        table, "time_s", y, mode="lines", name=name, line={"color": BOUND, "width": 2, "dash": "dash", **look},
         hovertemplate=f"<b>{name.partition(':')[0]}</b><br>time: %{{x:.3g}} s<br>at least %{{y:,.4g}} {unit}<extra></extra>",
         **trace,
     )  # fmt: skip
 
 
-def bound_ticks(table: pd.DataFrame, *, y: str = "bound_gpu_seconds", unit: str = "GPU-seconds") -> go.Scatter:
+def bound_ticks(table: pd.DataFrame, *, y: str = "bound_gpu_seconds", unit: str = "GPU-seconds") -> dict[str, Any]:
     """Return a tick for every row, at the least cost in its own time."""
-    return go.Scatter(
-        x=table["time_s"], y=table[y], mode="markers", name="lower bound at that time",
+    return line(
+        table, "time_s", y, mode="markers", name="lower bound at that time",
         marker={"symbol": "line-ew", "size": 16, "line": {"width": 2, "color": BOUND}},
         hovertemplate=f"<b>lower bound</b><br>time: %{{x:.3g}} s<br>at least %{{y:,.4g}} {unit}<extra></extra>",
     )  # fmt: skip
@@ -45,20 +47,23 @@ def bound_ticks(table: pd.DataFrame, *, y: str = "bound_gpu_seconds", unit: str 
 
 def plans_line(
     front: pd.DataFrame, name: str, head: str = "plan", *, y: str = "gpu_seconds", unit: str = "GPU-seconds"
-) -> go.Scatter:
+) -> dict[str, Any]:
     """Return a front of plans as a line: rows of ``time_s``, the cost and ``actors``; ``head`` is of hover texts."""
-    return go.Scatter(
-        x=front["time_s"], y=front[y], mode="lines+markers", name=name,
+    return line(
+        front, "time_s", y, name=name,
         line={"color": ORANGE, "width": 1.5, "shape": "hv"}, marker={"symbol": "circle-open", "size": 6},
         customdata=[counted(n, "actor") for n in front["actors"]],
         hovertemplate=f"<b>{head} with %{{customdata}}</b><br>time: %{{x:.3g}} s<br>cost: %{{y:,.4g}} {unit}<extra></extra>",
     )  # fmt: skip
 
 
-def this_plan(x: Any, y: Any, colour: str, symbol: str = "star", size: float = 15, **trace: Any) -> go.Scatter:
+def this_plan(x: Any, y: Any, colour: str, symbol: str = "star", size: float = 15, **trace: Any) -> dict[str, Any]:
     """Return the marker of the plan that a slider shows; ``trace`` are fields of the trace."""
     marker = {"symbol": symbol, "size": size, "color": colour, "line": {"width": 1, "color": OUTLINE}}
-    return go.Scatter(x=x, y=y, mode="markers", marker=marker, **{"name": "this plan", "hoverinfo": "skip", **trace})
+    return {
+        "type": "scatter", "x": x, "y": y, "mode": "markers", "marker": marker, "name": "this plan", "hoverinfo": "skip",
+        **trace,
+    }  # fmt: skip
 
 
 def axis_range(low: float, high: float, below: float, above: float, *, empty: float = 0.5) -> Range:
@@ -102,8 +107,8 @@ def name_points(
         return (table["time_s"] - left) / (right - left) * plot_px[0], (high - table[y]) / (high - low) * plot_px[1]
 
     taken = [*marks_px, *(zip(*pixels(marks), strict=True) if marks is not None else ())]
-    for line, stepped in lines:
-        taken += line_marks(*pixels(line), *plot_px, stepped=stepped)
+    for one, stepped in lines:
+        taken += line_marks(*pixels(one), *plot_px, stepped=stepped)
     for label in place_labels(*pixels(points), [unmarked(one) for one in names], *plot_px, taken, stretches):
         first = points.iloc[label.points[0]]
         fig.add_annotation(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pandas as pd
 
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.lines import line
 from rlhfless.plots.palette import BLUE, VERMILLION
 from rlhfless.plots.style import MINUS, counted, message_figure, styled, whole_counts, whole_steps
 from rlhfless.plots.tables import figure_of
@@ -23,11 +24,11 @@ def plot_planned_steps(table: pd.DataFrame) -> DataFigure:
     for row, (column, title, colour, shape) in enumerate(
         (("mean_tokens", "mean length (tokens)", BLUE, "linear"), ("actors", "planned actors", VERMILLION, "hv")), start=1
     ):
-        fig.add_scatter(
-            x=table["step"], y=table[column], mode="lines+markers" if len(table) <= 60 else "lines", name=title,
+        drawn = line(
+            table, "step", column, mode="lines+markers" if len(table) <= 60 else "lines", name=title,
             line={"color": colour, "shape": shape}, hovertemplate=f"step %{{x}}<br>{title}: %{{y:,.4g}}<extra></extra>",
-            row=row, col=1,
         )  # fmt: skip
+        fig.add_trace(drawn, row=row, col=1)
         fig.update_yaxes(title=title, rangemode="tozero", row=row, col=1)
     fig.update_xaxes(**whole_steps(table["step"].tolist()))
     fig.update_yaxes(**whole_counts(float(table["actors"].max())), row=2, col=1)

@@ -12,6 +12,7 @@ import pandas as pd
 
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.heatmap import heatmap
+from rlhfless.plots.lines import line, reference_line
 from rlhfless.plots.palette import ORANGE, VERMILLION
 from rlhfless.plots.style import clean, hover, message_figure, styled
 from rlhfless.plots.tables import figure_of, stacked
@@ -101,18 +102,18 @@ def plot_speedup_map(
             textfont={"size": 10}, colorbar={"title": {"text": "speed-up", "side": "right"}, "thickness": 14},
         )
     )  # fmt: skip
-    fig.add_scatter(
-        x=limit["batch"], y=limit["pays_from"], mode="lines+markers", name="drafts pay from here on",
-        line={"color": VERMILLION, "width": 3}, showlegend=True,
-        hovertemplate="%{x} in the batch: from %{y:.0%} on<extra></extra>",
+    fig.add_trace(
+        line(
+            limit, "batch", "pays_from", name="drafts pay from here on", line={"color": VERMILLION, "width": 3},
+            showlegend=True, hovertemplate="%{x} in the batch: from %{y:.0%} on<extra></extra>",
+        )
     )  # fmt: skip
     if acceptance is not None:
         rate = same_rate(acceptance)
         ends = [limit["batch"].iloc[0], limit["batch"].iloc[-1]]
-        fig.add_scatter(
-            x=ends, y=[rate] * 2, mode="lines", name=f"this log accepts {rate:.0%}", hoverinfo="name",
-            line={"color": ORANGE, "dash": "dash", "width": 3}, showlegend=True,
-        )  # fmt: skip
+        look = {"color": ORANGE, "dash": "dash", "width": 3}
+        words = {"name": f"this log accepts {rate:.0%}", "hoverinfo": "name", "showlegend": True}
+        fig.add_trace(reference_line(ends, [rate] * 2, look, **words))
     fig.update_xaxes(title="responses in the batch", type="category")
     fig.update_yaxes(title="share of drafted tokens accepted", range=[-0.025, 0.975], tickformat=".0%")
     note = (

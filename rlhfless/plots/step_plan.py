@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.plots.bars import bars
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, COLOURS, GREEN, OUTLINE, PURPLE, SKY, VERMILLION, ink_on
 from rlhfless.plots.step_plan_data import MOVES, PERIODS, StepPlanData, data_of_plans
@@ -64,9 +65,9 @@ def plot_step_plan(plans: Plans, *, memory_bytes: float = math.inf) -> DataFigur
     colours = _role_colours(info)
     drawn_s = 1.01 * PERIODS * float(info.plans[["period_s", "bound_s"]].max(axis=None))
     ends = place_panels(fig, heights, [HEADING_PX] * len(heights), cols=2)
-    bars, styles = _told(info.bars, LEAST_TEXT * drawn_s), _styles(colours)
+    calls, styles = _told(info.bars, LEAST_TEXT * drawn_s), _styles(colours)
     for row, (plan, end) in enumerate(zip(info.plans.itertuples(index=False), ends, strict=True), start=1):
-        own = bars[bars["plan"] == plan.plan]
+        own = calls[calls["plan"] == plan.plan]
         for drawn in bars_by_style(own, styles, "style", at="middle", width="gpus", text="text"):
             fig.add_trace(drawn, row=row, col=1)
         _add_lines(fig, plan, row)
@@ -96,16 +97,16 @@ def _role_colours(info: StepPlanData) -> dict[str, str]:
     return {role: ROLE_COLOURS.get(role) or free[unknown.index(role) % len(free)] for role in dict.fromkeys(info.bars["role"])}
 
 
-def _told(bars: pd.DataFrame, least_s: float) -> pd.DataFrame:
+def _told(calls: pd.DataFrame, least_s: float) -> pd.DataFrame:
     """Return rectangles with their middle, texts, and ``style``: the role and the kind; reallocations have no role.
 
     Args:
         least_s: shorter rectangles have no text.
     """
-    rows = list(bars.itertuples(index=False))
-    return bars.assign(
+    rows = list(calls.itertuples(index=False))
+    return calls.assign(
         style=[MOVES if bar.kind == MOVES else f"{bar.kind} {bar.role}" for bar in rows],
-        middle=bars["first_gpu"] + bars["gpus"] / 2 - 0.5,
+        middle=calls["first_gpu"] + calls["gpus"] / 2 - 0.5,
         text=[_text(bar, least_s) for bar in rows],
         hover=[_hover(bar) for bar in rows],
     )
@@ -157,11 +158,11 @@ def _hover(bar: Any) -> str:
 
 def _add_memory(fig: go.Figure, memory: pd.DataFrame, limit_bytes: float, row: int) -> None:
     over = memory["peak_bytes"] > limit_bytes
-    fig.add_bar(
-        x=memory["peak_bytes"] / GB, y=memory["gpu"], orientation="h", width=0.8, showlegend=False, name="peak memory",
-        marker={"color": [VERMILLION if more else BOUND for more in over], "line": {"width": 0}},
-        hovertemplate="GPU %{y}: %{x:.3g} GB<extra></extra>", row=row, col=2,
-    )  # fmt: skip
+    look = {
+        "name": "peak memory", "marker": {"color": [VERMILLION if more else BOUND for more in over], "line": {"width": 0}},
+        "width": 0.8, "showlegend": False, "hovertemplate": "GPU %{y}: %{x:.3g} GB<extra></extra>",
+    }  # fmt: skip
+    fig.add_traces(bars(memory.assign(gb=memory["peak_bytes"] / GB), memory["gpu"], {"gb": look}), rows=row, cols=2)
     if math.isfinite(limit_bytes):
         fig.add_vline(x=limit_bytes / GB, line={"color": VERMILLION, "width": 1.5}, row=row, col=2)
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from rlhfless.plots.bars import bars
 from rlhfless.plots.clock import with_clock
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.given_trace import trace_of
+from rlhfless.plots.lines import line
 from rlhfless.plots.palette import BUSY, GREEN, IDLE, OCCUPANCY_SCALE, ORANGE, OUTLINE
 from rlhfless.plots.planned_steps import plot_planned_steps
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd, whole_counts
@@ -63,19 +65,24 @@ def plot_steps(steps: Trace | pd.DataFrame | str | Path, run: str | None = None)
         )
         for row in table.itertuples()
     ]
-    same = {"x": table["step"], "hovertext": texts, "hoverinfo": "text"}
     empty = table["slot_idle_gpu_seconds"].fillna(0.0)
-    busy = "busy, slots in use" if empty.any() else "busy"
-    fig.add_bar(y=table["busy_gpu_seconds"] - empty, name=busy, marker={"color": BUSY}, width=0.7, **same, row=1, col=1)
-    if empty.any():
-        pale = {"color": OCCUPANCY_SCALE[0][1], "line": {"color": OUTLINE, "width": 1}}
-        fig.add_bar(y=empty, name="empty slots", marker=pale, width=0.7, **same, row=1, col=1)
-    idle = {"color": IDLE, "line": {"color": OUTLINE, "width": 1}, "pattern": {"shape": "/", "fgcolor": "#8A8A8A", "size": 5}}
-    fig.add_bar(y=table["idle_gpu_seconds"], name="idle", marker=idle, width=0.7, **same, row=1, col=1)
-    marks = {"mode": "lines+markers" if len(table) <= 100 else "lines"}
-    fig.add_scatter(y=table["time_s"], name="time", line={"color": ORANGE}, marker={"size": 8}, **marks, **same, row=2, col=1)
-    actors = {"line": {"color": GREEN, "dash": "dot"}, "marker": {"symbol": "square", "size": 8}}
-    fig.add_scatter(y=table["actors"], name="actors", **actors, **marks, **same, row=3, col=1)
+    drawn = table.assign(in_use=table["busy_gpu_seconds"] - empty, empty=empty)
+    outline = {"line": {"color": OUTLINE, "width": 1}}
+    parts = {
+        "in_use": {"name": "busy, slots in use" if empty.any() else "busy", "marker": {"color": BUSY}},
+        "empty": {"name": "empty slots", "marker": {"color": OCCUPANCY_SCALE[0][1], **outline}},
+        "idle_gpu_seconds": {
+            "name": "idle", "marker": {"color": IDLE, **outline, "pattern": {"shape": "/", "fgcolor": "#8A8A8A", "size": 5}},
+        },
+    }  # fmt: skip
+    if not empty.any():
+        del parts["empty"]
+    fig.add_traces(bars(drawn, table["step"], parts, upright=True, width=0.7, hovertext=texts), rows=1, cols=1)
+    marks = {"mode": "lines+markers" if len(table) <= 100 else "lines", "hovertext": texts, "hoverinfo": "text"}
+    time = line(table, "step", "time_s", name="time", line={"color": ORANGE}, marker={"size": 8}, **marks)
+    dotted = {"line": {"color": GREEN, "dash": "dot"}, "marker": {"symbol": "square", "size": 8}}
+    actors = line(table, "step", "actors", name="actors", **dotted, **marks)
+    fig.add_traces([time, actors], rows=[2, 3], cols=[1, 1])
     for row, title in enumerate(("GPU-seconds", "time (s)", "actors"), start=1):
         fig.update_yaxes(title=title, rangemode="tozero", row=row, col=1)
     fig.update_yaxes(**whole_counts(float(table["actors"].max())), row=3, col=1)

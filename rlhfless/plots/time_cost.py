@@ -6,7 +6,7 @@ Inputs are a table of results, a front and a bound, all for the same lengths: th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from rlhfless.errors import InputError
 from rlhfless.plots.clock import clock_of_results, with_clock
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.lines import lines
 from rlhfless.plots.palette import BOUND, policy_styles
 from rlhfless.plots.plane import BELOW, OUTLINE, PLOT_PX, Range, axis_range, bound_line, bound_ticks, name_points, plans_line
 from rlhfless.plots.style import clean, cut_axes, hover, message_figure, number, styled, usd
@@ -96,27 +97,30 @@ def plot_plane(
     if len(plans):
         fig.add_trace(plans_line(plans, "best plans with known lengths", "best plan for known lengths,"))
     labelled = len(policies) <= MAX_LABELS
-    shown = [clean((names or {}).get(policy, policy), LONGEST_NAME) for policy in policies["policy"]]
-    styles = policy_styles(policies["policy"].tolist())
-    for point, name in zip(policies.itertuples(), shown, strict=True):
-        style = styles[point.policy]
-        above = point.gpu_seconds / point.bound_gpu_seconds - 1 if point.bound_gpu_seconds > 0 else float("nan")
-        lines = [("time", number(point.time_s, "s")), ("cost", number(point.gpu_seconds, "GPU-seconds"))]
-        lines += [("price", usd(point.cost_usd))] if point.cost_usd > 0 else []
-        lines += [("above the lower bound at that time", f"{above:.1%}")] if above == above else []
-        outline = {"width": 1.2, "color": OUTLINE}
-        fig.add_scatter(
-            x=[point.time_s], y=[point.gpu_seconds], mode="markers", name=name, hovertext=[hover(lines, name)],
-            hoverinfo="text", showlegend=not labelled, meta=NAME,
-            marker={"color": style.colour, "symbol": style.symbol, "size": 14, "opacity": 0.9, "line": outline},
-        )  # fmt: skip
+    shown = {policy: clean((names or {}).get(policy, policy), LONGEST_NAME) for policy in policies["policy"]}
+    styles = policy_styles(list(shown))
+
+    def style(policy: Any, _: pd.DataFrame) -> dict[str, Any]:
+        colour, symbol = styles[policy]
+        marker = {"color": colour, "symbol": symbol, "size": 14, "opacity": 0.9, "line": {"width": 1.2, "color": OUTLINE}}
+        return {"name": shown[policy], "marker": marker}
+
+    def text(row: Any) -> str:
+        above = row.gpu_seconds / row.bound_gpu_seconds - 1 if row.bound_gpu_seconds > 0 else float("nan")
+        said = [("time", number(row.time_s, "s")), ("cost", number(row.gpu_seconds, "GPU-seconds"))]
+        said += [("price", usd(row.cost_usd))] if row.cost_usd > 0 else []
+        said += [("above the lower bound at that time", f"{above:.1%}")] if above == above else []
+        return hover(said, shown[row.policy])
+
+    marks = {"mode": "markers", "showlegend": not labelled, "meta": NAME}
+    fig.add_traces(lines(policies, "time_s", "gpu_seconds", "policy", style, text, **marks))
     across, up = _ranges(policies, plans, curve)
     fig.update_xaxes(title="time (s)", range=list(across))
     fig.update_yaxes(title="cost (GPU-seconds)", range=list(up))
     if labelled:
         better = [(0.03 * PLOT_PX[0] + BETTER_PX[0] + dx, 0.94 * PLOT_PX[1] + BETTER_PX[1]) for dx in (-16, 0, 16)]
         drawn = ((plans, True), (curve, False))
-        name_points(fig, policies, shown, (across, up), name=NAME, lines=drawn, marks_px=better)
+        name_points(fig, policies, list(shown.values()), (across, up), name=NAME, lines=drawn, marks_px=better)
     fig.add_annotation(
         xref="paper", yref="paper", x=0.03, y=0.06, ax=BETTER_PX[0], ay=BETTER_PX[1], text="better", showarrow=True,
         arrowhead=2, arrowwidth=2, arrowcolor=BOUND, font={"size": 13},

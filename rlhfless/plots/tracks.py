@@ -33,13 +33,14 @@ EVENT_SYMBOLS = ("triangle-down", "diamond", "x", "star")
 
 
 def bars_by_style(
-    rows: pd.DataFrame, styles: Mapping[str, dict[str, Any]], by: str, **columns: str
+    rows: pd.DataFrame, styles: Mapping[str, dict[str, Any]], by: str, **columns: Any
 ) -> Iterator[dict[str, Any]]:
     """Yield the bars of a table, one trace of plotly per style.
 
     Args:
         rows: one per bar. Those whose value of ``by`` has no style are left out.
-        styles: attributes of a trace by value of the column ``by``, the last ones on top. columns: as in ``track_bars``.
+        styles: attributes of a trace by value of the column ``by``, the last ones on top. columns: as in ``track_bars``, with
+            ``upright``.
     """
     for value, style in styles.items():
         drawn = rows[rows[by] == value]
@@ -48,18 +49,22 @@ def bars_by_style(
 
 
 def track_bars(
-    rows: pd.DataFrame, *, at: str = "row", start: str = "start_s", end: str = "end_s", **columns: str
+    rows: pd.DataFrame, *, at: str = "row", start: str = "start_s", end: str = "end_s", upright: bool = False, **columns: str
 ) -> dict[str, Any]:
     """Return the bars of a table as one trace of plotly, to which ``name``, ``marker`` and other attributes are added.
 
     Args:
         rows: one per bar, with their hover texts in ``hover``.
         at, start, end: columns of the place across the tracks, and of the two times.
+        upright: bars go up from ``start`` to ``end``; else to the right.
         columns: further attributes that differ from bar to bar, and their columns.
     """
     begin = rows[start].to_numpy()
     own = {name: rows[column].tolist() for name, column in {"hovertext": "hover", **columns}.items()}
-    return bar_trace(begin, rows[end].to_numpy() - begin, rows[at].to_numpy(), hoverinfo="text", **own)
+    length, place = rows[end].to_numpy() - begin, rows[at].to_numpy()
+    if upright:
+        return {"type": "bar", "base": begin, "x": place, "y": length, "hoverinfo": "text", **own}
+    return bar_trace(begin, length, place, hoverinfo="text", **own)
 
 
 def bar_trace(base: Any, x: Any, y: Any, **attributes: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from rlhfless.plots.clock import clock_of_results, clock_words
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.given_trace import NO_TRACE
 from rlhfless.plots.learning import plot_learning
+from rlhfless.plots.lines import line
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION
 from rlhfless.plots.style import counted, is_dark, message_figure, number, styled, titles, whole_steps
 from rlhfless.trace import Trace, read_trace, step_table
@@ -105,33 +106,34 @@ def plot_curves(run: pd.DataFrame | Trace | str | Path | Any) -> DataFigure:
     table = _table_of(run)
     if table.empty:
         return message_figure(TITLE, "No step is complete yet.", table)
-    fig = DataFigure(growing_curves(table))
-    fig.table = _known(table)
+    known = _known(table)
+    fig = DataFigure(_curves(known))
+    fig.table = known
     return fig
 
 
 def growing_curves(steps: pd.DataFrame) -> dict[str, Any]:
-    """Return ``plot_curves`` of at least one step as plotly's JSON. Plotly makes the layout once for every set of curves.
+    """Return ``plot_curves`` of at least one step as plotly's JSON. Plotly makes the layout once for every set of curves."""
+    return _curves(_known(steps))
 
-    Where shares of GPU-seconds are drawn, the subtitle says their clock, if the table does.
-    """
-    table = _known(steps)
+
+def _curves(table: pd.DataFrame) -> dict[str, Any]:
+    """Return the curves of a table of ``_known``. Where shares of GPU-seconds are drawn, the subtitle says their clock."""
     shown = [curve for curve in CURVES if curve[0] in table]
     drawn = np.unique(np.linspace(0, len(table) - 1, min(MOST_POINTS, len(table))).round().astype(int))
     points = table.iloc[drawn]
-    below = "" if set(SHARES).isdisjoint(table) else clock_words(clock_of_results(steps))
+    below = "" if set(SHARES).isdisjoint(table) else clock_words(clock_of_results(table))
     layout = {**_layout(tuple(name for name, *_ in shown), bool(below), is_dark())}
     layout["title"] = {**layout["title"], "text": titles(f"{TITLE}: {counted(len(table), 'step')}", below)[0]}
     data, annotations = [], []
     for row, (name, title, colour, symbol, dash) in enumerate(shown, start=1):
         x, y = (f"{letter}{row if row > 1 else ''}" for letter in "xy")
         data.append(
-            {
-                "type": "scatter", "x": points["step"].tolist(), "y": points[name].tolist(), "mode": "lines+markers",
-                "name": title, "line": {"color": colour, "dash": dash}, "marker": {"symbol": symbol, "size": 7},
-                "showlegend": False, "xaxis": x, "yaxis": y,
-                "hovertemplate": f"<b>step %{{x}}</b><br>{title}: %{{y:.4g}}<extra></extra>",
-            }
+            line(
+                points, "step", name, name=title, line={"color": colour, "dash": dash}, marker={"symbol": symbol, "size": 7},
+                showlegend=False, xaxis=x, yaxis=y,
+                hovertemplate=f"<b>step %{{x}}</b><br>{title}: %{{y:.4g}}<extra></extra>",
+            )
         )  # fmt: skip
         annotations.append(
             {

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.plots.data_figure import DataFigure
-from rlhfless.plots.lines import lines
+from rlhfless.plots.lines import lines, reference_line
 from rlhfless.plots.palette import BLUE, GREY, ORANGE, VERMILLION
 from rlhfless.plots.style import clean, message_figure, styled
 from rlhfless.plots.tables import figure_of
@@ -74,16 +74,13 @@ def plot_two_step_gain(
     fig.add_traces(lines(each.assign(pause_ms=each["pause_s"] * 1e3), "gbit_per_s", "pause_ms", "way", style))
     iteration_s = latency.one_iteration_s(batch, batch * context_tokens)
     ends = [table["gbit_per_s"].iloc[0], table["gbit_per_s"].iloc[-1]]
-    fig.add_scatter(
-        x=ends, y=[iteration_s * 1e3] * 2, mode="lines", name="one decoding iteration", hoverinfo="name",
-        line={"color": GREY, "dash": "dash"},
-    )  # fmt: skip
+    iteration = {"name": "one decoding iteration", "hoverinfo": "name"}
+    fig.add_trace(reference_line(ends, [iteration_s * 1e3] * 2, {"color": GREY, "dash": "dash"}, **iteration))
     if latency.transfer_per_kv_token_s:
         own, seconds = 8 * latency.kv_bytes_per_token / latency.transfer_per_kv_token_s / 1e9, table[["one_step_s", "rest_s"]]
-        fig.add_scatter(
-            x=[own] * 2, y=[seconds.min().min() * 1e3, seconds.max().max() * 1e3], mode="lines",
-            name="inside a node", hoverinfo="name", line={"color": GREY, "dash": "dot"},
-        )  # fmt: skip
+        least, most = seconds.min().min() * 1e3, seconds.max().max() * 1e3
+        inside = {"name": "inside a node", "hoverinfo": "name"}
+        fig.add_trace(reference_line([own] * 2, [least, most], {"color": GREY, "dash": "dot"}, **inside))
     fig.update_xaxes(title="network speed (Gbit/s)", type="log")
     fig.update_yaxes(title="pause (ms)", type="log")
     note = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from rlhfless.plots.data_figure import DataFigure
-from rlhfless.plots.lines import lines
+from rlhfless.plots.lines import line, lines
 from rlhfless.plots.palette import BOUND, VERMILLION, policy_styles
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
 from rlhfless.plots.tables import figure_of
@@ -55,9 +55,12 @@ def plot_value_of_information(result: ValueOfInformation) -> DataFigure:
     fig = figure_of(table)
     shown = values.assign(of=values["forecast"], forecast=values["forecast"].map(clean))
     fig.add_traces(lines(shown, "forecast", "value", "policy", style, text))
-    fig.add_scatter(
-        x=limits["forecast"].map(clean), y=limits["value"], name="best with this forecast (estimated)", mode="lines",
-        line={"color": VERMILLION, "dash": "dash"}, hovertemplate="%{x}: %{y:.3f}<extra>best with this forecast</extra>",
+    best = limits.assign(forecast=limits["forecast"].map(clean))
+    fig.add_trace(
+        line(
+            best, "forecast", "value", name="best with this forecast (estimated)", mode="lines",
+            line={"color": VERMILLION, "dash": "dash"}, hovertemplate="%{x}: %{y:.3f}<extra>best with this forecast</extra>",
+        )
     )  # fmt: skip
     fig.add_hline(y=result.bound, line={"color": BOUND, "dash": "dash", "width": 2})
     fig.update_xaxes(title="forecast quality →", type="category")

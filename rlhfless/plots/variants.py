@@ -6,12 +6,14 @@ Input is one row per variant, as ``Comparison.means`` has it. Variants of one po
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pandas as pd
 
 from rlhfless.errors import InputError
 from rlhfless.plots.clock import clock_of_results, with_clock
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.lines import line, lines
 from rlhfless.plots.palette import BOUND, OUTLINE, policy_styles
 from rlhfless.plots.plane import axis_range, bound_ticks, name_points
 from rlhfless.plots.style import clean, cut_axes, hover, message_figure, number, styled, usd
@@ -64,21 +66,19 @@ def plot_variants(means: pd.DataFrame, cost: str = "gpu_seconds", *, title: str 
     front = points[points["on_front"]].sort_values("time_s", kind="stable")
     of_front = set(zip(front["time_s"], front[cost], strict=True))
     named = pd.Series([at in of_front for at in zip(points["time_s"], points[cost], strict=True)])  # equal ones, too
-    fig.add_scatter(
-        x=front["time_s"], y=front[cost], mode="lines", name="best variants: none is as fast and cheaper", hoverinfo="skip",
-        line={"color": BOUND, "width": 1.5, "shape": "hv"},
-    )  # fmt: skip
+    best = {"name": "best variants: none is as fast and cheaper", "hoverinfo": "skip"}
+    fig.add_trace(line(front, "time_s", cost, mode="lines", line={"color": BOUND, "width": 1.5, "shape": "hv"}, **best))
     if points[bound].notna().any():
         fig.add_trace(bound_ticks(points, y=bound, unit=unit))
     styles = policy_styles(list(dict.fromkeys(map(str, points["policy"]))))
-    for policy, rows in points.groupby("policy", sort=False):
-        style = styles[str(policy)]
-        fig.add_scatter(
-            x=rows["time_s"], y=rows[cost], mode="markers", name=clean(policy, LONGEST_NAME), hoverinfo="text",
-            hovertext=[_hover(row, cost) for _, row in rows.iterrows()],
-            marker={"color": style.colour, "symbol": style.symbol, "size": 13, "line": {"width": 1.2, "color": OUTLINE},
-                    "opacity": [0.95 if on else 0.4 for on in named[rows.index]]},
-        )  # fmt: skip
+
+    def style(policy: Any, rows: pd.DataFrame) -> dict[str, Any]:
+        colour, symbol = styles[str(policy)]
+        marker = {"color": colour, "symbol": symbol, "size": 13, "line": {"width": 1.2, "color": OUTLINE}}
+        pale = [0.95 if on else 0.4 for on in named[rows.index]]
+        return {"name": clean(policy, LONGEST_NAME), "marker": {**marker, "opacity": pale}}
+
+    fig.add_traces(lines(points, "time_s", cost, "policy", style, lambda row: _hover(row, cost), mode="markers"))
     across = axis_range(points["time_s"].min(), points["time_s"].max(), 0.2, 0.15)
     up = axis_range(points[[cost, bound]].min().min(), points[cost].max(), 0.2, 0.15)
     fig.update_xaxes(title="time (s)", range=list(across))
@@ -95,10 +95,10 @@ def plot_variants(means: pd.DataFrame, cost: str = "gpu_seconds", *, title: str 
     return styled(fig, title, note, height=500, legend=below)
 
 
-def _hover(row: pd.Series, cost: str) -> str:
-    paid, bound = row[cost], row[f"bound_{cost}"]
-    lines = [("policy", clean(row["policy"])), ("time", number(row["time_s"], "s"))]
-    lines.append(("cost", usd(paid) if cost == "cost_usd" else number(paid, COSTS[cost])))
+def _hover(row: Any, cost: str) -> str:
+    paid, bound = getattr(row, cost), getattr(row, f"bound_{cost}")
+    said = [("policy", clean(row.policy)), ("time", number(row.time_s, "s"))]
+    said.append(("cost", usd(paid) if cost == "cost_usd" else number(paid, COSTS[cost])))
     if bound > 0:
-        lines.append(("above the lower bound at that time", f"{paid / bound - 1:.1%}"))
-    return hover(lines, clean(row["variant"], LONGEST_NAME))
+        said.append(("above the lower bound at that time", f"{paid / bound - 1:.1%}"))
+    return hover(said, clean(row.variant, LONGEST_NAME))

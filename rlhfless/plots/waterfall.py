@@ -7,16 +7,18 @@ measured sums: it can be negative, and it depends on the order of the ideas.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from rlhfless.plots.clock import clock_of_results, with_clock
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.lines import reference_line
 from rlhfless.plots.palette import BOUND, GREEN, IDLE, OUTLINE, SKY, VERMILLION
 from rlhfless.plots.style import SOFT_BREAK, clean, hover, lines_of, message_figure, number, plain, signed_share, styled
 from rlhfless.plots.tables import figure_of, stacked
 from rlhfless.plots.time_cost import results_by_policy
+from rlhfless.plots.tracks import bars_by_style
 from rlhfless.scheduling import POLICY_TABLE
 
 TITLE = "What each idea contributes"
@@ -29,6 +31,22 @@ KINDS = {
     "left": (IDLE, "/", "between the last schedule and the lower bound"),
     "bound": (BOUND, "", "lower bound: no schedule costs less"),
 }
+
+
+def _style(rank: int, kind: str, colour: str, hatch: str, name: str) -> dict[str, Any]:
+    marker = {"color": colour, "pattern": {"shape": hatch, "fgcolor": "rgba(255,255,255,0.6)", "size": 6}}
+    if kind == "left":  # its fill is see-through: on white paper a white hatch could not be seen
+        marker = {
+            "color": colour, "pattern": {"shape": hatch, "fgcolor": BOUND, "size": 6, "solidity": 0.12},
+            "line": {"color": OUTLINE, "width": 1},
+        }  # fmt: skip
+    return {
+        "name": name, "marker": marker, "legendgroup": kind, "legendrank": rank, "width": 0.62, "cliponaxis": False,
+        "textposition": "outside", "constraintext": "none",
+    }  # fmt: skip
+
+
+STYLES = {kind: _style(rank, kind, *look) for rank, (kind, look) in enumerate(KINDS.items(), start=1)}
 
 
 class WaterfallBar(NamedTuple):
@@ -104,31 +122,15 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
     fig = figure_of(table, rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.07, row_heights=[0.62, 0.38])
     shown: set[str] = set()
     for row, (bars, unit) in enumerate(((cost, "GPU-seconds"), (time, "s")), start=1):
-        first = bars[0].end
-        for kind, (colour, hatch, name) in KINDS.items():
-            of_kind = [bar for bar in bars if bar.kind == kind]
-            if not of_kind:
-                continue
-            marker = {"color": colour, "pattern": {"shape": hatch, "fgcolor": "rgba(255,255,255,0.6)", "size": 6}}
-            if kind == "left":  # its fill is see-through: on white paper a white hatch could not be seen
-                marker = {
-                    "color": colour, "pattern": {"shape": hatch, "fgcolor": BOUND, "size": 6, "solidity": 0.12},
-                    "line": {"color": OUTLINE, "width": 1},
-                }  # fmt: skip
-            fig.add_bar(
-                x=[r.label for r in of_kind], base=[min(r.start, r.end) for r in of_kind], y=[abs(r.change) for r in of_kind],
-                name=name, marker=marker, legendgroup=kind, legendrank=1 + list(KINDS).index(kind),
-                showlegend=kind not in shown, width=0.62, cliponaxis=False,
-                text=[_text(r, first) for r in of_kind], textposition="outside", constraintext="none",
-                hovertext=[_hover(r, unit, first) for r in of_kind], hoverinfo="text", row=row, col=1,
-            )  # fmt: skip
-            shown.add(kind)
+        columns = {"at": "label", "start": "low", "end": "high", "text": "text"}
+        for drawn in bars_by_style(_drawn(bars, unit), STYLES, "kind", upright=True, **columns):
+            fig.add_trace(drawn | {"showlegend": drawn["legendgroup"] not in shown}, row=row, col=1)
+            shown.add(drawn["legendgroup"])
         steps = [(r.label, r.end) for r in bars]
+        dotted = {"color": BOUND, "width": 1, "dash": "dot"}
         for (left, level), (right, _) in pairwise(steps):
-            fig.add_scatter(
-                x=[left, right], y=[level, level], mode="lines", line={"color": BOUND, "width": 1, "dash": "dot"},
-                hoverinfo="skip", showlegend=False, row=row, col=1,
-            )  # fmt: skip
+            joint = reference_line([left, right], [level, level], dotted, hoverinfo="skip", showlegend=False)
+            fig.add_trace(joint, row=row, col=1)
         top = max(max(r.start, r.end) for r in bars)
         fig.update_yaxes(title="cost (GPU-seconds)" if row == 1 else "time (s)", range=[0, top * 1.18], row=row, col=1)
     order = [r.label for r in cost]
@@ -144,6 +146,16 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
     texts = {"minsize": 10, "mode": "show"}
     note = with_clock(note, clock_of_results(results))
     return styled(fig, title, note, height=672, above=60, barmode="overlay", uniformtext=texts, legend=above)
+
+
+def _drawn(bars: Bars, unit: str) -> pd.DataFrame:
+    """Return a row per bar, from its lower end to its upper one, with its texts."""
+    first = bars[0].end
+    rows = [
+        (bar.label, bar.kind, min(bar.start, bar.end), max(bar.start, bar.end), _text(bar, first), _hover(bar, unit, first))
+        for bar in bars
+    ]
+    return pd.DataFrame(rows, columns=["label", "kind", "low", "high", "text", "hover"])
 
 
 def _frame(bars: Bars, unit: str) -> pd.DataFrame:

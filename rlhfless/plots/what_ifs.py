@@ -5,10 +5,13 @@ Input is one row per variant, as ``Comparison.means`` has it where ways are amon
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from rlhfless.errors import InputError
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.lines import line, lines
 from rlhfless.plots.palette import BLUE, BOUND, VERMILLION
 from rlhfless.plots.plane import OUTLINE, axis_range, name_points
 from rlhfless.plots.style import clean, cut_axes, hover, message_figure, number, styled, usd
@@ -54,28 +57,33 @@ def plot_what_ifs(means: pd.DataFrame, *, note: str = "") -> DataFigure:
         return message_figure(TITLE, "The run itself takes no time, so there is nothing to compare.", points)
     fig = figure_of(points)
     known = points[points["least_time_s"].notna()]
-    least = [f"{clean(point.variant)}: at least {number(point.least_time_s, 's')}" for point in known.itertuples()]
-    fig.add_scatter(
-        x=known["least_time_s"], y=known[cost], mode="markers", showlegend=False, hovertext=least, hoverinfo="text",
-        marker={"symbol": "line-ns", "size": 9, "line": {"width": 1.5, "color": BOUND}},
-    )  # fmt: skip
-    for _, point in points.sort_values("on_policy", ascending=False, kind="stable").iterrows():  # open ones on top
-        name = f"{point['number']} {clean(point['variant'])}"
-        paid = usd(point[cost]) if priced else number(point[cost], unit)
-        at_least = "unknown" if pd.isna(point["least_time_s"]) else number(point["least_time_s"], "s")
-        lines = [("time", number(point["time_s"], "s")), ("cost", paid), ("lower bound of the time", at_least)]
-        fig.add_scatter(
-            x=[point["time_s"]], y=[point[cost]], mode="markers", name=name, hoverinfo="text", hovertext=[hover(lines, name)],
-            marker=_marker(bool(point["is_base"]), bool(point["on_policy"])), legendrank=point["number"] + 1, showlegend=True,
-        )  # fmt: skip
+
+    def at_least(row: Any) -> str:
+        return f"{clean(row.variant)}: at least {number(row.least_time_s, 's')}"
+
+    def style(place: int, rows: pd.DataFrame) -> dict[str, Any]:
+        (point,) = rows.itertuples()
+        marker = _marker(bool(point.is_base), bool(point.on_policy))
+        return {"name": f"{place} {clean(point.variant)}", "marker": marker, "legendrank": place + 1}
+
+    def text(row: Any) -> str:
+        paid = getattr(row, cost)
+        said = [("time", number(row.time_s, "s")), ("cost", usd(paid) if priced else number(paid, unit))]
+        least = "unknown" if pd.isna(row.least_time_s) else number(row.least_time_s, "s")
+        return hover([*said, ("lower bound of the time", least)], f"{row.number} {clean(row.variant)}")
+
+    ticks = {"symbol": "line-ns", "size": 9, "line": {"width": 1.5, "color": BOUND}}
+    fig.add_trace(line(known, "least_time_s", cost, at_least, mode="markers", showlegend=False, marker=ticks))
+    filled_first = points.sort_values("on_policy", ascending=False, kind="stable")  # open ones on top
+    fig.add_traces(lines(filled_first, "time_s", cost, "number", style, text, mode="markers", showlegend=True))
     times = points[["time_s", "least_time_s"]]
     across = axis_range(times.min().min(), times.max().max(), 0.12, 0.12, empty=EMPTY)
     up = axis_range(points[cost].min(), points[cost].max(), 0.12, 0.12, empty=EMPTY)
     fig.update_xaxes(title="time of a step (s)", range=list(across))
     fig.update_yaxes(title=f"cost of a step ({unit})", range=list(up))
-    ticks = known.assign(time_s=known["least_time_s"])
+    bounds = known.assign(time_s=known["least_time_s"])
     name_points(
-        fig, points, [str(value) for value in points["number"]], (across, up), y=cost, marks=ticks, plot_px=PLOT_PX,
+        fig, points, [str(value) for value in points["number"]], (across, up), y=cost, marks=bounds, plot_px=PLOT_PX,
         stretches=STRETCHES, between=", ", standoff=7,
     )  # fmt: skip
     below = {"orientation": "h", "x": 0.0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
