@@ -100,7 +100,8 @@ def _cost(info: _Data, meta: Mapping[str, Any]) -> dict[str, Any]:
     texts = [_text(*(None if value != value else value for value in point)) for point in points]  # NaN is no key of a cache
     filled = table["complete"].to_numpy()
     so_far = pd.DataFrame({"end_s": [info.start_s, *table["end_s"]], "cost": [0.0, *cost]})
-    same = {"mode": "lines+markers" if len(table) <= MOST_MARKERS else "lines", "showlegend": False, "hoverinfo": "text"}
+    mode = "lines+markers" if len(table) <= MOST_MARKERS else "lines"
+    same: dict[str, Any] = {"mode": mode, "showlegend": False, "hoverinfo": "text"}
     data = [
         line(
             so_far, "end_s", "cost", name="cost so far", line={"color": BLUE}, hovertext=[hover([], "start"), *texts],

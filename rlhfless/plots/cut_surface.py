@@ -50,7 +50,7 @@ def plot_cut_surface(cut: CutPlan) -> DataFigure:
     if cut.share:
         chosen = table[(table["share"] == cut.share) & (table["keep"] == cut.keep)]
         star = {"symbol": "star", "size": 16, "color": VERMILLION, "line": {"color": "white", "width": 1}}
-        words = {"name": "chosen", "showlegend": False, "hovertemplate": "chosen<extra></extra>"}
+        words: dict[str, Any] = {"name": "chosen", "showlegend": False, "hovertemplate": "chosen<extra></extra>"}
         fig.add_trace(line(chosen, "share", "keep", mode="markers", marker=star, **words))
     fig.update_xaxes(
         title="responses that are unfinished when the others are released", type="category", tickmode="array", tickvals=shares,

@@ -92,7 +92,8 @@ def _learning(front: Comparison) -> DataFigure:
         return message_figure(LEARNING, NOTHING, table)
     fig = figure_of(table)
     fig.add_trace(bound_line(bound, "lower bound of any schedule", {"color": BOUND}))
-    beaten = {"hovertemplate": "%{hovertext}: %{x:.3g} s, %{y:,.4g} GPU-seconds<extra></extra>", "showlegend": False}
+    words = "%{hovertext}: %{x:.3g} s, %{y:,.4g} GPU-seconds<extra></extra>"
+    beaten: dict[str, Any] = {"mode": "markers", "hovertemplate": words, "showlegend": False}
 
     def style(way: Any, _: pd.DataFrame) -> dict[str, Any]:
         name, colour, symbol = WAYS[way]
@@ -106,11 +107,11 @@ def _learning(front: Comparison) -> DataFigure:
     def text(row: Any) -> str:
         return hover(_numbers(row), f"{clean(row.policy)}, {WAYS[row.learning][0]}")
 
-    axes = ("time_s", "gpu_seconds", "learning")
+    x, y, by = "time_s", "gpu_seconds", "learning"
     for way in WAYS:
         rows = results[results["learning"] == way]
-        off = lines(rows[~rows["on_front"]], *axes, pale, mode="markers", **beaten)
-        fig.add_traces([*lines(rows[rows["on_front"]], *axes, style, text), *off])
+        off = lines(rows[~rows["on_front"]], x, y, by, pale, **beaten)
+        fig.add_traces([*lines(rows[rows["on_front"]], x, y, by, style, text), *off])
     fig.update_xaxes(title="time of the step (s)")
     fig.update_yaxes(title="cost (GPU-seconds)", rangemode="tozero")
     step = int(front.table["step"].iloc[0])

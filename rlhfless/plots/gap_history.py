@@ -122,7 +122,7 @@ def plot_gap_history(
     for trace, col in zip(_frame(info, labels[first]), (1, 1, 2, 2, 2, 3), strict=True):
         fig.add_trace(trace, row=1, col=col)
     gaps = info.plans.assign(shown=shown_labels, percent=info.plans["gap"] * 100)
-    of_gap = {"name": "gap", "hovertemplate": f"{clean(of)} %{{x}}<br>gap: %{{y:.2f}} %<extra></extra>"}
+    of_gap: dict[str, Any] = {"name": "gap", "hovertemplate": f"{clean(of)} %{{x}}<br>gap: %{{y:.2f}} %<extra></extra>"}
     drawn = line(gaps, "shown", "percent", line={"color": BLUE}, marker={"size": 6}, showlegend=False, **of_gap)
     fig.add_trace(drawn, row=1, col=3)
     values = pd.concat([info.parts["value"], info.parts["lower_bound"], info.plans["value"]]).dropna()

@@ -93,11 +93,11 @@ def _of_run(uses: pd.DataFrame, best: pd.Series | None) -> DataFigure:
                 "marker": {"color": colour}, "hoverinfo": "skip", "showlegend": False, "insidetextanchor": "start",
                 "constraintext": "none", "cliponaxis": False,
             }  # fmt: skip
-            said = {"text": [", ".join(filter(None, texts))], "textposition": "inside" if share < 0.55 else "outside"}
-            fig.add_traces(bars(pd.DataFrame({"gpu_s": [total * (1 - share)]}), [label], {"gpu_s": {**look, **said}}))
-    sums = ", ".join(filter(None, [number(total, "GPU-seconds"), usd(paid)]))
+            sums = {"text": [", ".join(filter(None, texts))], "textposition": "inside" if share < 0.55 else "outside"}
+            fig.add_traces(bars(pd.DataFrame({"gpu_s": [total * (1 - share)]}), [label], {"gpu_s": {**look, **sums}}))
+    all_of_it = ", ".join(filter(None, [number(total, "GPU-seconds"), usd(paid)]))
     fig.update_yaxes(categoryorder="array", categoryarray=names[::-1], showgrid=False)
-    fig.update_xaxes(title=f"GPU-seconds (this run: {sums})", range=[0, 1.02 * longest])
+    fig.update_xaxes(title=f"GPU-seconds (this run: {all_of_it})", range=[0, 1.02 * longest])
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.42, "yanchor": "top", "traceorder": "normal"}
     empty, idle = (float(uses.loc[uses["kind"] == kind, "gpu_s"].sum()) / total for kind in ("empty slots", "idle"))
     subtitle = "<br>".join(filter(None, [_change(best), SLOT if empty >= LITTLE else ""]))

@@ -6,6 +6,7 @@ The numbers come from ``trace.metrics.step_metrics``.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -68,7 +69,7 @@ def plot_steps(steps: Trace | pd.DataFrame | str | Path, run: str | None = None)
     empty = table["slot_idle_gpu_seconds"].fillna(0.0)
     drawn = table.assign(in_use=table["busy_gpu_seconds"] - empty, empty=empty)
     outline = {"line": {"color": OUTLINE, "width": 1}}
-    parts = {
+    parts: dict[str, dict[str, Any]] = {
         "in_use": {"name": "busy, slots in use" if empty.any() else "busy", "marker": {"color": BUSY}},
         "empty": {"name": "empty slots", "marker": {"color": OCCUPANCY_SCALE[0][1], **outline}},
         "idle_gpu_seconds": {
@@ -78,9 +79,9 @@ def plot_steps(steps: Trace | pd.DataFrame | str | Path, run: str | None = None)
     if not empty.any():
         del parts["empty"]
     fig.add_traces(bars(drawn, table["step"], parts, upright=True, width=0.7, hovertext=texts), rows=1, cols=1)
-    marks = {"mode": "lines+markers" if len(table) <= 100 else "lines", "hovertext": texts, "hoverinfo": "text"}
+    marks: dict[str, Any] = {"mode": "lines+markers" if len(table) <= 100 else "lines", "hovertext": texts, "hoverinfo": "text"}
     time = line(table, "step", "time_s", name="time", line={"color": ORANGE}, marker={"size": 8}, **marks)
-    dotted = {"line": {"color": GREEN, "dash": "dot"}, "marker": {"symbol": "square", "size": 8}}
+    dotted: dict[str, Any] = {"line": {"color": GREEN, "dash": "dot"}, "marker": {"symbol": "square", "size": 8}}
     actors = line(table, "step", "actors", name="actors", **dotted, **marks)
     fig.add_traces([time, actors], rows=[2, 3], cols=[1, 1])
     for row, title in enumerate(("GPU-seconds", "time (s)", "actors"), start=1):

@@ -1,12 +1,12 @@
 """Data of a step's GPU timeline: allocations, spans, events and the plan as rows, in seconds since the step's start.
 
-Input is any trace. Actor i of a plan is the holder ``actor-i``.
+Input is any trace.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from rlhfless.plots.tables import stacked
 from rlhfless.plots.tracks import track_label
 from rlhfless.trace import DecodeCapacity, Trace, decode_capacity
 from rlhfless.trace.metrics.step_metrics import billed_allocations
-from rlhfless.trace.tracks import of_step, tracks
+from rlhfless.trace.tracks import PlannedActor, of_step, planned_actors, tracks
 
 ALLOCATION_COLUMNS = "row start_s end_s gpu_seconds idle_gpu_seconds slot_idle_gpu_seconds hover"
 NO_CAPACITY = DecodeCapacity(0.0, 0.0, 0.0)
@@ -129,7 +129,8 @@ def step_timeline(
     held = billed_allocations(allocations, spans)
     recorded = held if len(held) else spans
     start_s = float(recorded["start_s"].min())
-    planned = _planned_actors(trace, run, step)
+    plans = [plan for plan in trace.plans if plan.get("step") == step and plan.get("run", run) == run]
+    planned = planned_actors(plans[0]) if plans else ()
     row, tracked = pd.factorize(rows["track"])
     holders = tracked.tolist()
     bars = rows.assign(row=row).iloc[len(held) :]
@@ -140,7 +141,8 @@ def step_timeline(
         within = ((bars["end_s"] > low) & (bars["start_s"] < high)).to_numpy()
         bars, spans = bars[within], spans[within]
         events = events[events["time_s"].between(low, high)]
-    holders += [name for name in planned if name not in holders] if set(planned) & set(holders) else []
+    names = [actor.holder for actor in planned]
+    holders += [name for name in names if name not in holders] if set(names) & set(holders) else []
     row_of = {name: row for row, name in enumerate(holders)}
     gpus = held.drop_duplicates("holder").set_index("holder")["gpu_ids"].to_dict()
     drawn = len(spans) <= max_spans
@@ -253,24 +255,14 @@ def _span_hovers(spans: pd.DataFrame, start_s: float) -> Iterator[str]:
         yield hover(text, f"{clean(span.holder)}: {span.phase}" + (" (in the background)" if span.background else ""))
 
 
-def _planned_actors(trace: Trace, run: str, step: int) -> dict[str, Mapping[str, Any]]:
-    """Return holder name to planned actor; actor i of a plan runs as ``actor-i``."""
-    plans = [p for p in trace.plans if p.get("step") == step and p.get("run", run) == run]
-    actors = plans[0].get("actors") if plans else None
-    if not isinstance(actors, list | tuple):
-        return {}
-    return {f"actor-{i}": a for i, a in enumerate(actors) if isinstance(a, Mapping) and a.get("predicted_s") is not None}
-
-
 def _planned_bars(
-    planned: Mapping[str, Mapping[str, Any]], row_of: Mapping[str, int], recorded: pd.DataFrame, start_s: float
+    planned: Iterable[PlannedActor], row_of: Mapping[str, int], recorded: pd.DataFrame, start_s: float
 ) -> Iterator[dict[str, Any]]:
     ended = recorded.groupby("holder")["end_s"].max()
-    for name, actor in planned.items():
+    for name, begin, end, responses in planned:
         if name not in row_of:
             continue
-        begin, end = float(actor.get("start_s") or 0.0), float(actor["predicted_s"])
-        text = [("responses", f"{len(actor.get('responses') or ()):,}"), ("complete at", number(end, "s"))]
+        text = [("responses", f"{responses:,}"), ("complete at", number(end, "s"))]
         if name in ended:
             late = float(ended[name]) - start_s - end
             text.append(("released", f"{number(abs(late), 's')} {'later' if late > 0 else 'earlier'} than planned"))

@@ -1,6 +1,6 @@
 """Plots the GPU timelines of one step under several schedules, on one time axis, with the responses that moved.
 
-Inputs are the data of ``timeline_data`` per trace, and the transfers that were hand-overs. A line is solid where a KV cache was
+Inputs are the data of ``timeline_data`` per trace, and the moves of responses (``trace.moves``). A line is solid where a KV cache was
 sent, and dashed where the receiver recomputed it. The latter is known of engines that record it in their prefill spans.
 Responses that move between the same two actors at about the same time are one line, and lines are fainter the more there are.
 The dots show the arrivals.
@@ -8,7 +8,6 @@ The dots show the arrivals.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +26,8 @@ from rlhfless.plots.timeline import add_bars, empty_words, hide_unseen, sums_in_
 from rlhfless.plots.timeline_data import MAX_SPANS, StepTimeline, of_roles, sorted_by_end, step_timeline
 from rlhfless.plots.tracks import shade_samples, track_axis
 from rlhfless.trace import Trace
+from rlhfless.trace.moves import moves as moves_of
+from rlhfless.trace.tracks import of_step
 
 ROW_PX, ALL_ROWS_PX, MIN_PANEL_PX, TICK_PX = 24, 600, 60, 13
 """Height of a row, of all rows at most, of a panel at least, and of a label at the axis."""
@@ -87,21 +88,19 @@ def _obstacle(info: StepTimeline) -> str:
 
 
 def _moves(trace: Trace, info: StepTimeline) -> pd.DataFrame:
+    """Return the moves between rows of the timeline, those with their KV caches first, each in the order of the trace. A move
+    lasts as long as its span at the receiver."""
     row_of = {name: row for row, name in enumerate(info.holders)}
-    spans = trace.spans
-    transfers = (spans["run"] == info.run) & (spans["step"] == info.step) & (spans["phase"] == "transfer")
-    sent = spans[transfers & spans["from_actor"].isin(list(row_of))]
-    moves = [(row.from_actor, row.holder, row.start_s, row.end_s, 0, 0.0, False) for row in sent.itertuples()]
-    computing = (spans["run"] == info.run) & (spans["step"] == info.step) & (spans["phase"] == "prefill")
-    for row in spans[computing & spans["detail"].notna()].itertuples():
-        for recomputed in json.loads(row.detail).get("recomputed", ()):
-            if recomputed["from_actor"] in row_of and row.holder in row_of:
-                again = (recomputed["tokens"], recomputed["seconds"], True)
-                moves.append((recomputed["from_actor"], row.holder, row.start_s, row.end_s, *again))
-    table = pd.DataFrame(moves, columns=["from_row", "to_row", "start_s", "end_s", "tokens", "seconds", "recomputed"])
-    rows = {name: table[name].map(row_of).astype(int) for name in ("from_row", "to_row")}
-    times = {name: table[name].astype(float) - info.start_s for name in ("start_s", "end_s")}
-    return table.assign(**rows, **times, recomputed=table["recomputed"].astype(bool))
+    spans = of_step(trace.spans, info.run, info.step)
+    own = [one for one in moves_of(spans) if not one.copied_first and {one.sender, one.receiver} <= row_of.keys()]
+    own.sort(key=lambda one: (one.source is None, one.target))
+    arriving = spans.loc[[one.target for one in own], ["start_s", "end_s"]].to_numpy(dtype=float) - info.start_s
+    rows = [
+        (row_of[one.sender], row_of[one.receiver], *times, one.tokens, one.seconds, one.source is None)
+        for one, times in zip(own, arriving.tolist(), strict=True)
+    ]
+    columns = ["from_row", "to_row", "start_s", "end_s", "tokens", "seconds", "recomputed"]
+    return pd.DataFrame(rows, columns=columns).astype({"from_row": int, "to_row": int, "recomputed": bool})
 
 
 def bundles(moves: pd.DataFrame, within_s: float) -> pd.DataFrame:

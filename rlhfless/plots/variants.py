@@ -66,7 +66,7 @@ def plot_variants(means: pd.DataFrame, cost: str = "gpu_seconds", *, title: str 
     front = points[points["on_front"]].sort_values("time_s", kind="stable")
     of_front = set(zip(front["time_s"], front[cost], strict=True))
     named = pd.Series([at in of_front for at in zip(points["time_s"], points[cost], strict=True)])  # equal ones, too
-    best = {"name": "best variants: none is as fast and cheaper", "hoverinfo": "skip"}
+    best: dict[str, Any] = {"name": "best variants: none is as fast and cheaper", "hoverinfo": "skip"}
     fig.add_trace(line(front, "time_s", cost, mode="lines", line={"color": BOUND, "width": 1.5, "shape": "hv"}, **best))
     if points[bound].notna().any():
         fig.add_trace(bound_ticks(points, y=bound, unit=unit))

@@ -20,8 +20,10 @@ class ResponseMove(NamedTuple):
 
     Attributes:
         response: its number in the step. leave_s, arrive_s: seconds since the run's start.
-        source, target: index labels of the spans at the sender and at the receiver, None where there is none.
+        source, target: index labels of the spans at the sender and at the receiver; the source is None where the receiver
+            computes the KV cache again.
         copied_first: its KV cache was copied while it was decoded on, so it did not leave yet.
+        tokens, seconds: that the receiver computes again.
     """
 
     run: str
@@ -34,6 +36,8 @@ class ResponseMove(NamedTuple):
     source: Any
     target: Any
     copied_first: bool = False
+    tokens: int = 0
+    seconds: float = 0.0
 
 
 def moves(spans: pd.DataFrame) -> list[ResponseMove]:
@@ -77,10 +81,12 @@ def _computed_again(spans: pd.DataFrame) -> list[ResponseMove]:
         again = _detail(span.detail).get("recomputed")
         for part in again if isinstance(again, list) else ():
             if isinstance(part, dict) and isinstance(part.get("response"), int) and not is_null(part.get("from_actor")):
-                where = (str(part["from_actor"]), span.holder)
                 found.append(
-                    ResponseMove(span.run, span.step, part["response"], *where, span.start_s, span.start_s, None, None)
-                )
+                    ResponseMove(
+                        span.run, span.step, part["response"], str(part["from_actor"]), span.holder, span.start_s, span.start_s,
+                        None, span.Index, tokens=part.get("tokens") or 0, seconds=part.get("seconds") or 0.0,
+                    )
+                )  # fmt: skip
     return found
 
 

@@ -6,8 +6,8 @@ Input is a trace. Plots of steps draw these rows as bars, and the export for Per
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -70,6 +70,27 @@ def tracks(trace: Trace, run: str | None = None, step: int | None = None, tables
     texts = {name: union_categoricals([part[name] for part in parts]) for name in TEXTS}
     others = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS if name not in TEXTS}
     return pd.DataFrame({**texts, **others})[COLUMNS]
+
+
+class PlannedActor(NamedTuple):
+    """What a plan says of one actor: its holder, when it starts and ends in seconds of the step, and its number of responses."""
+
+    holder: str
+    start_s: float
+    end_s: float
+    responses: int
+
+
+def planned_actors(plan: Mapping[str, Any]) -> tuple[PlannedActor, ...]:
+    """Return the actors of a plan whose end it predicts, as ``Trace.plans`` has them; actor i runs as the holder ``actor-i``."""
+    actors = plan.get("actors")
+    return tuple(
+        PlannedActor(
+            f"actor-{i}", float(actor.get("start_s") or 0.0), float(actor["predicted_s"]), len(actor.get("responses") or ())
+        )
+        for i, actor in enumerate(actors if isinstance(actors, list | tuple) else ())
+        if isinstance(actor, Mapping) and actor.get("predicted_s") is not None
+    )  # fmt: skip
 
 
 def of_step(table: pd.DataFrame, run: str | None, step: int | None) -> pd.DataFrame:

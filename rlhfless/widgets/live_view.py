@@ -32,6 +32,7 @@ from rlhfless.plots.training_curves import growing_curves
 from rlhfless.system.templates import Markup
 from rlhfless.trace import idle_share_if_held
 from rlhfless.trace.metrics.growing_step import Bar, Held, StepCost, StepSoFar
+from rlhfless.trace.tracks import PlannedActor
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.fallback import ReloadFallback
 from rlhfless.widgets.live_run import UNDER_WAY, WHEN_IT_STOPS, LiveRun, RunStatus
@@ -144,7 +145,7 @@ def draw_first() -> None:
     cost = StepCost(0, 0.0, 1.0, 1.0, 0.0, math.nan, 1, True)
     held = Held("actor-0", "decode", 0, "", "", (0,), 0.0, 1.0, 1.0, 0.0, math.nan)
     bars = [Bar("actor-0", phase, False, 0.0, 1.0, 1.0) for phase in ("prefill", "decode")]
-    growing_timeline(StepSoFar(0, 1, 1, 1.0, cost, [held], bars, len(bars), 0.0, [], [("actor-0", 0.0, 1.0, 1)], {}))
+    growing_timeline(StepSoFar(0, 1, 1, 1.0, cost, [held], bars, len(bars), 0.0, [], [PlannedActor("actor-0", 0.0, 1.0, 1)], {}))
     growing_cost(pd.DataFrame([cost]))
     growing_curves(pd.DataFrame([{"step": 0, "reward_mean": 1.0, "response_tokens_mean": 1.0, "actors": 1}]))
 

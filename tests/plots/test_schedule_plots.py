@@ -18,14 +18,22 @@ TRACES = degenerate_traces()
 
 
 def moving_trace() -> Trace:
-    """The second of two steps, in which a response moves from actor-1 to actor-0 from 1.5 s to 2 s after its start; another
-    transfer comes from a holder that does not decode."""
-    same = {"step": 1, "holder": "actor-0", "phase": "transfer", "start_s": 11.5, "end_s": 12.0, "background": True}
+    """The second of two steps, in which a response moves from actor-1 to actor-0 from 1.5 s to 2 s after its start, after a part
+    of its KV cache was copied while it decoded on; another transfer comes from a holder that does not decode, and one is of a
+    prefix."""
+    detail = json.dumps({"response": 3})
+    moved = [
+        {"step": 1, "holder": holder, "phase": phase, "start_s": 11.5, "end_s": 12.0, "from_actor": "actor-1", "detail": detail,
+         "background": phase == "transfer"}
+        for holder, phase in (("actor-1", "migrate"), ("actor-0", "transfer"))
+    ]  # fmt: skip
+    copied = [{**row, "start_s": 11.0, "end_s": 11.25, "background": True} for row in moved]
+    others = [{**moved[1], "from_actor": "prefill-0"}, {**moved[1], "call": "prefixes", "detail": None}]
     spans = [row for step in range(2) for row in tables(step)["spans"]]
-    return sample_trace(spans=[*spans, {**same, "from_actor": "actor-1"}, {**same, "from_actor": "prefill-0"}])
+    return sample_trace(spans=[*spans, *copied, *moved, *others])
 
 
-def test_a_move_goes_from_the_sender_s_row_to_the_receiver_s():
+def test_a_response_that_moves_is_a_line_from_the_sender_s_row_to_the_receiver_s():
     fig = plot_timelines({"moves": moving_trace(), "stays": sample_trace(2)})
     moves = part(fig, "moves").dropna(axis="columns").drop(columns="table").to_dict("records")
     sent = {"from_holder": "actor-1", "to_holder": "actor-0", "start_s": 1.5, "end_s": 2.0, "tokens": 0, "seconds": 0.0}

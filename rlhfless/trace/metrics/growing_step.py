@@ -19,6 +19,7 @@ import pandas as pd
 
 from rlhfless.trace.io import Trace
 from rlhfless.trace.metrics.step_metrics import billed_steps
+from rlhfless.trace.tracks import PlannedActor, planned_actors
 
 MOST_BARS, MOST_EVENTS = 1000, 100
 Row = Mapping[str, Any]
@@ -92,7 +93,7 @@ class StepSoFar:
         bars: at most ``MOST_BARS``, or a few for each holder. spans: number of spans that they stand for.
         bar_s: spans that begin within so many seconds are one bar; 0 where every span is a bar.
         events: at most ``MOST_EVENTS`` of the step's, evenly.
-        planned: of every planned actor its holder, start and predicted end in seconds of the step, and number of responses.
+        planned: what its plan says of the actors.
         meta: as of a trace: clock, charging and profile.
     """
 
@@ -106,7 +107,7 @@ class StepSoFar:
     spans: int
     bar_s: float
     events: Sequence[Row]
-    planned: Sequence[tuple[str, float, float, int]]
+    planned: Sequence[PlannedActor]
     meta: Mapping[str, Any]
 
 
@@ -206,12 +207,7 @@ class GrowingStep:
     _lane_count: int = 0
 
     def __post_init__(self) -> None:
-        actors = enumerate(self.plan.get("actors") or ())
-        self.planned = tuple(
-            (f"actor-{i}", float(a.get("start_s") or 0.0), float(a["predicted_s"]), len(a.get("responses") or ()))
-            for i, a in actors
-            if isinstance(a, Mapping) and a.get("predicted_s") is not None
-        )
+        self.planned = planned_actors(self.plan)
 
     @classmethod
     def of_table(cls, spans: pd.DataFrame, start_s: float, plan: Row) -> GrowingStep:
