@@ -6,9 +6,7 @@ moment is counted from them, and scaled so that its mean is that of the span. El
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,15 +18,13 @@ MAX_PIECES = 640
 PER_SPAN = 32
 SAME = 0.02  # neighbouring pieces are one where their shares differ by less
 AGREES = 0.2  # relative difference between a counted and a recorded mean batch; above, the count is not used
-MOVES = ("move", "cut")  # events that name the receivers of responses
-TIMES = ("actor", "start_s", "end_s")
 
 
-def decode_pieces(spans: pd.DataFrame, rollouts: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
+def decode_pieces(spans: pd.DataFrame, requests: pd.DataFrame) -> pd.DataFrame:
     """Return the decode spans in pieces of time with the share of slots in use.
 
     Args:
-        spans, rollouts, events: of one step.
+        spans: of one step. requests: the rows of its responses, as of ``tracks``; none where one lacks its actor or times.
 
     Returns:
         ``span`` (position in ``spans``), ``start_s, end_s, in_use``; NaN where a span lacks its batch or slots.
@@ -37,7 +33,7 @@ def decode_pieces(spans: pd.DataFrame, rollouts: pd.DataFrame, events: pd.DataFr
     start, end, batch = (spans[name].to_numpy(dtype=float)[decode] for name in ("start_s", "end_s", "batch_mean"))
     slots = spans["slots"].to_numpy(dtype=float, na_value=np.nan)[decode]
     count = min(PER_SPAN, MAX_PIECES // max(1, len(decode)))
-    running = _running(rollouts, events) if count > 1 else {}
+    running = _running(requests) if count > 1 else {}
     rows: list[tuple[int, float, float, float]] = []
     for i, holder in enumerate(spans["holder"].to_numpy()[decode]):
         edges = np.linspace(start[i], end[i], count + 1)
@@ -71,28 +67,7 @@ def _joined(edges: NDArray[np.float64], shares: NDArray[np.float64]) -> Iterator
             first = i
 
 
-def _running(rollouts: pd.DataFrame, events: pd.DataFrame) -> Mapping[str, NDArray[np.float64]]:
-    """Return by holder (2, N): when responses began and ended on it. Empty where a response lacks its times."""
-    if any(name not in rollouts or rollouts[name].isna().any() for name in TIMES):
-        return {}
-    moves = _moves(events)
-    parts: dict[str, list[tuple[float, float]]] = {}
-    for response, (actor, begin, end) in enumerate(zip(*(rollouts[name].tolist() for name in TIMES), strict=True)):
-        for time_s, sender, _ in moves.get(response, ()):
-            parts.setdefault(sender, []).append((begin, time_s))
-            begin = time_s
-        parts.setdefault(actor, []).append((begin, end))
-    return {holder: np.array(intervals, dtype=float).T for holder, intervals in parts.items()}
-
-
-def _moves(events: pd.DataFrame) -> Mapping[int, list[tuple[float, str, str]]]:
-    """Return when and from where to where responses moved, by their place in the step."""
-    moves: dict[int, list[tuple[float, str, str]]] = {}
-    of_moves = events[events["name"].isin(MOVES) & events["detail"].notna()].sort_values("time_s", kind="stable")
-    for event in of_moves.itertuples():
-        detail: Any = json.loads(event.detail)
-        receivers = detail.get("to") if isinstance(detail, dict) else None
-        for receiver, responses in receivers.items() if isinstance(receivers, dict) else ():
-            for response in responses if isinstance(responses, list) else ():
-                moves.setdefault(response, []).append((event.time_s, event.holder, receiver))
-    return moves
+def _running(requests: pd.DataFrame) -> Mapping[str, NDArray[np.float64]]:
+    """Return by holder (2, N): when responses began and ended on it."""
+    times = requests[["start_s", "end_s"]].to_numpy(dtype=float)
+    return {str(holder): times[at].T for holder, at in requests.groupby("track", observed=True).indices.items()}

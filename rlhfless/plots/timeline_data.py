@@ -19,9 +19,10 @@ from rlhfless.plots.tables import stacked
 from rlhfless.plots.tracks import track_label
 from rlhfless.trace import DecodeCapacity, Trace, decode_capacity
 from rlhfless.trace.metrics.step_metrics import billed_allocations
-from rlhfless.trace.tracks import PlannedActor, of_step, planned_actors, tracks
+from rlhfless.trace.tracks import PlannedActor, of_step, planned_actors, timed, tracks
 
 ALLOCATION_COLUMNS = "row start_s end_s gpu_seconds idle_gpu_seconds slot_idle_gpu_seconds hover"
+NO_REQUESTS = pd.DataFrame({"track": [], "start_s": [], "end_s": []})
 NO_CAPACITY = DecodeCapacity(0.0, 0.0, 0.0)
 MAX_SPANS = 10_000
 """A step with more spans is drawn as a heatmap: no browser draws that many bars well."""
@@ -135,7 +136,6 @@ def step_timeline(
     holders = tracked.tolist()
     bars = rows.assign(row=row).iloc[len(held) :]
     generating = bars["end_s"][bars["category"].isin(["prefill", "decode"])]
-    all_events = events
     if between_s is not None:
         low, high = start_s + between_s[0], start_s + between_s[1]
         within = ((bars["end_s"] > low) & (bars["start_s"] < high)).to_numpy()
@@ -146,6 +146,7 @@ def step_timeline(
     row_of = {name: row for row, name in enumerate(holders)}
     gpus = held.drop_duplicates("holder").set_index("holder")["gpu_ids"].to_dict()
     drawn = len(spans) <= max_spans
+    requests = _requests(trace, rollouts, run, step) if drawn else NO_REQUESTS
     bars = _span_bars(bars, spans, start_s, with_hover=drawn)
     sums = held[["gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(skipna=False, min_count=1).astype(float)
     return StepTimeline(
@@ -163,7 +164,7 @@ def step_timeline(
         sums["idle_gpu_seconds"],
         sums["cost_usd"],
         only_actors=len(held) > 0 and bool((held["role"] == "decode").all()),
-        decoding=_decode_bars(bars, spans if drawn else spans.iloc[:0], rollouts, all_events, start_s),
+        decoding=_decode_bars(bars, spans if drawn else spans.iloc[:0], requests, start_s),
         capacity=decode_capacity(held),
         last=last_response(rollouts, row_of, start_s),
         generation_s=float(generating.max()) - start_s,
@@ -225,11 +226,15 @@ def _span_bars(bars: pd.DataFrame, spans: pd.DataFrame, start_s: float, with_hov
     )  # fmt: skip
 
 
-def _decode_bars(
-    bars: pd.DataFrame, spans: pd.DataFrame, rollouts: pd.DataFrame, events: pd.DataFrame, start_s: float
-) -> pd.DataFrame:
+def _requests(trace: Trace, rollouts: pd.DataFrame, run: str, step: int) -> pd.DataFrame:
+    """Return the rows of the responses of a step; none where one lacks its actor or times: the others are not the batch."""
+    known = "actor" in rollouts and bool((timed(rollouts) & rollouts["actor"].notna()).all())
+    return tracks(trace, run, step, ("rollouts",)) if known else NO_REQUESTS
+
+
+def _decode_bars(bars: pd.DataFrame, spans: pd.DataFrame, requests: pd.DataFrame, start_s: float) -> pd.DataFrame:
     """Return the pieces of the decode spans; ``bars`` are those of the spans, in their order."""
-    pieces = decode_pieces(spans, rollouts, events)
+    pieces = decode_pieces(spans, requests)
     at = pieces["span"].to_numpy(dtype=int)
     slots = spans["slots"].to_numpy(dtype=float, na_value=float("nan"))[at]
     hovers = [

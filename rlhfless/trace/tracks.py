@@ -73,7 +73,7 @@ def tracks(trace: Trace, run: str | None = None, step: int | None = None, tables
 
 
 class PlannedActor(NamedTuple):
-    """What a plan says of one actor: its holder, when it starts and ends in seconds of the step, and its number of responses."""
+    """What a plan says of one actor: its holder, its start and end in seconds of the step, and its number of responses."""
 
     holder: str
     start_s: float
@@ -82,7 +82,7 @@ class PlannedActor(NamedTuple):
 
 
 def planned_actors(plan: Mapping[str, Any]) -> tuple[PlannedActor, ...]:
-    """Return the actors of a plan whose end it predicts, as ``Trace.plans`` has them; actor i runs as the holder ``actor-i``."""
+    """Return the actors of a plan of ``Trace.plans`` whose end it predicts; actor i runs as the holder ``actor-i``."""
     actors = plan.get("actors")
     return tuple(
         PlannedActor(

@@ -145,7 +145,8 @@ def draw_first() -> None:
     cost = StepCost(0, 0.0, 1.0, 1.0, 0.0, math.nan, 1, True)
     held = Held("actor-0", "decode", 0, "", "", (0,), 0.0, 1.0, 1.0, 0.0, math.nan)
     bars = [Bar("actor-0", phase, False, 0.0, 1.0, 1.0) for phase in ("prefill", "decode")]
-    growing_timeline(StepSoFar(0, 1, 1, 1.0, cost, [held], bars, len(bars), 0.0, [], [PlannedActor("actor-0", 0.0, 1.0, 1)], {}))
+    planned = [PlannedActor("actor-0", 0.0, 1.0, 1)]
+    growing_timeline(StepSoFar(0, 1, 1, 1.0, cost, [held], bars, len(bars), 0.0, [], planned, {}))
     growing_cost(pd.DataFrame([cost]))
     growing_curves(pd.DataFrame([{"step": 0, "reward_mean": 1.0, "response_tokens_mean": 1.0, "actors": 1}]))
 

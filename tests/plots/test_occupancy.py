@@ -6,12 +6,11 @@ import json
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
+from every_plot import part
 from plot_samples import rollouts, sample_trace, tables
 
 from rlhfless.plots import plot_timeline
-from rlhfless.plots.occupancy import decode_pieces
 from rlhfless.plots.style import plain
 from rlhfless.trace import Trace, allocation_metrics, decode_capacity
 
@@ -32,8 +31,8 @@ def drained(**changed: object) -> Trace:
 
 def in_use(trace: Trace, second: float, holder: str = "actor-0") -> float:
     """The share of slots at a moment."""
-    pieces = decode_pieces(trace.spans, trace.rollouts, trace.events)
-    mine = pieces[trace.spans["holder"].to_numpy()[pieces["span"]] == holder]
+    pieces = part(plot_timeline(trace), "decoding")
+    mine = pieces[pieces["holder"] == holder]
     (share,) = mine.loc[(mine["start_s"] <= second) & (second < mine["end_s"]), "in_use"]
     return float(share)
 
@@ -44,22 +43,25 @@ def test_slots_empty_when_responses_end() -> None:
     assert in_use(drained(), 1.0, "actor-1") == pytest.approx(2 / 8)
 
 
-@pytest.mark.parametrize("event", ["move", "cut"])
-def test_a_response_that_moves_empties_a_slot_of_its_sender(event: str) -> None:
-    """Response 3 begins on actor-1 and moves to actor-0 at 1.5 s."""
-    moved = {"step": 0, "time_s": 1.5, "name": event, "holder": "actor-1", "detail": json.dumps({"to": {"actor-0": [3]}})}
-    trace = drained(events=[moved])
-    rows = trace.spans.copy()
-    rows.loc[rows["phase"] == "decode", "batch_mean"] = [2.25, 2.25]
-    trace = Trace(trace.rollouts, allocations=trace.allocations, spans=rows, events=trace.events)
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_a_response_that_moves_empties_a_slot_of_its_sender(recomputed: bool) -> None:
+    """Response 3 begins on actor-1 and moves to actor-0 at 1.5 s, with its KV cache or without."""
+    same = {"step": 0, "start_s": 1.5, "end_s": 1.51}
+    again = {"recomputed": [{"response": 3, "tokens": 9, "seconds": 0.01, "from_actor": "actor-1"}]}
+    sent = {**same, "from_actor": "actor-1", "detail": json.dumps({"response": 3})}
+    moved = [{**sent, "holder": "actor-1", "phase": "migrate"}, {**sent, "holder": "actor-0", "phase": "transfer"}]
+    if recomputed:
+        moved = [{**same, "holder": "actor-0", "phase": "prefill", "detail": json.dumps(again)}]
+    decoding = [{**row, "batch_mean": 2.25, "slots": 8} for row in tables()["spans"] if row["phase"] == "decode"]
+    trace = drained(spans=[*decoding, *moved])
     assert in_use(trace, 1.2) == pytest.approx(3 / 8, rel=0.05)
     assert in_use(trace, 1.8) == pytest.approx(4 / 8, rel=0.05)
     assert in_use(trace, 1.2, "actor-1") == pytest.approx(3 / 8, rel=0.05)
 
 
 def test_the_mean_over_pieces_is_that_of_the_span() -> None:
-    pieces = decode_pieces(drained().spans, drained().rollouts, drained().events)
-    of_first = pieces[pieces["span"] == pieces["span"].iloc[0]]
+    pieces = part(plot_timeline(drained()), "decoding")
+    of_first = pieces[pieces["holder"] == "actor-0"]
     seconds = of_first["end_s"] - of_first["start_s"]
     assert float(seconds @ of_first["in_use"]) == pytest.approx(2.0 * 2.5 / 8)
     assert of_first["start_s"].tolist()[1:] == of_first["end_s"].tolist()[:-1]
@@ -73,10 +75,9 @@ def test_responses_that_do_not_explain_the_batch_are_not_used() -> None:
 
 
 def test_a_span_without_batch_or_slots_is_unknown() -> None:
-    trace = sample_trace(1)
-    pieces = decode_pieces(trace.spans, trace.rollouts, trace.events)
+    pieces = part(plot_timeline(sample_trace(1)), "decoding")
     assert len(pieces) == 2
-    assert pieces["in_use"].isna().all()
+    assert "in_use" not in pieces or pieces["in_use"].isna().all()
 
 
 def test_idle_gpus_and_empty_slots_are_the_empty_capacity() -> None:
@@ -109,8 +110,5 @@ def test_the_last_response_is_not_named_where_times_are_unknown() -> None:
     assert f"(90% had ended at {most_s:.2f} s)" in plain(plot_timeline(drained()).layout.title.text)
 
 
-def test_pieces_of_an_empty_step_are_none() -> None:
-    trace = drained(spans=[])
-    assert decode_pieces(trace.spans, trace.rollouts, trace.events).equals(
-        pd.DataFrame([], columns=["span", "start_s", "end_s", "in_use"])
-    )
+def test_a_step_without_spans_has_no_pieces() -> None:
+    assert part(plot_timeline(drained(spans=[])), "decoding").empty

@@ -18,9 +18,9 @@ TRACES = degenerate_traces()
 
 
 def moving_trace() -> Trace:
-    """The second of two steps, in which a response moves from actor-1 to actor-0 from 1.5 s to 2 s after its start, after a part
-    of its KV cache was copied while it decoded on; another transfer comes from a holder that does not decode, and one is of a
-    prefix."""
+    """The second of two steps, in which a response moves from actor-1 to actor-0 from 1.5 s to 2 s after its start; a part of
+    its KV cache was copied before, while it decoded on. Another transfer comes from a holder that does not decode, and one is
+    of a prefix."""
     detail = json.dumps({"response": 3})
     moved = [
         {"step": 1, "holder": holder, "phase": phase, "start_s": 11.5, "end_s": 12.0, "from_actor": "actor-1", "detail": detail,
