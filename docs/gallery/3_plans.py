@@ -34,8 +34,8 @@ weighed = {w: solver.plan(replace(problem, objective=solver.Objective(w)), quick
 outcomes = {w: solver.evaluate(plan, replace(problem, workload=step.truth)) for w, plan in weighed.items()}
 plots.plot_front(front, weighed, outcomes, start=0.7)
 
-# %% plot_time_weight: the plan of each time weight
-plots.plot_time_weight(weighed, front, 0.7)
+# %% plot_plan_bars: the plan of each time weight, and its place on the front
+plots.plot_plan_bars(weighed, problem.workload, latency, front=front, of="time weight (1: time only, 0: cost only)", start=0.7)
 
 # %% plot_value_of_information: what a better forecast of lengths is worth
 plots.plot_value_of_information(

@@ -38,7 +38,6 @@ from rlhfless.plots.step_search import plot_step_search
 from rlhfless.plots.steps import plot_steps
 from rlhfless.plots.style import clean, plain
 from rlhfless.plots.time_cost import plot_plane
-from rlhfless.plots.time_weight import plot_time_weight
 from rlhfless.plots.timeline import plot_timeline
 from rlhfless.plots.timeline_grid import plot_timelines
 from rlhfless.plots.training_curves import plot_curves
@@ -75,7 +74,6 @@ __all__ = [
     "plot_step_plan",
     "plot_step_search",
     "plot_steps",
-    "plot_time_weight",
     "plot_timeline",
     "plot_timelines",
     "plot_two_step_gain",

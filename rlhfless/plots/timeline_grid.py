@@ -1,7 +1,7 @@
 """Plots the GPU timelines of one step under several schedules, on one time axis, with the responses that moved.
 
-Inputs are the data of ``timeline_data`` per trace, and the moves of responses (``trace.moves``). A line is solid where a KV cache
-was sent, and dashed where the receiver recomputed it. The latter is known of engines that record it in their prefill spans.
+Inputs are the data of ``timeline_data`` per trace, and the moves of responses (``trace.moves``). A line is solid where a KV
+cache was sent, and dashed where the receiver recomputed it, which is known of engines that record it in their prefill spans.
 Responses that move between the same two actors at about the same time are one line, and lines are fainter the more there are.
 The dots show the arrivals.
 """

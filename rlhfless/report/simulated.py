@@ -106,7 +106,8 @@ def schedules_section(page: Page, findings: Findings) -> None:
     page.heading("Time against cost")
     page.text(
         f"{len(WEIGHTS)} plans of step {last.step}, each the best found for the predicted lengths; the slider selects one. At "
-        "weight 1 only time counts, at weight 0 only GPU-seconds. The left panel shows how long each actor of the plan works. "
+        "weight 1 only time counts, at weight 0 only GPU-seconds. The left panel shows what the actors of the plan spend their "
+        "time on. "
         "The policy solver also allows for lengths around the predicted ones, so it may run another plan."
     )
     page.figure(weights_figure(schedules, setting, predicted_front(schedules, setting)))
@@ -370,11 +371,12 @@ def predicted_front(schedules: Schedules, setting: SimulationConfig) -> Front:
 
 def weights_figure(schedules: Schedules, setting: SimulationConfig, front: Front) -> go.Figure:
     """Return plans of the last step at ``WEIGHTS``, with a slider that needs no kernel."""
-    last = schedules.logged[-1]
+    problem = setting.problem(schedules.logged[-1].predicted)
     plans = {
-        weight: solver.plan(
-            replace(setting, objective=Objective(weight)).problem(last.predicted), quick=True, seed=setting.seed
-        )
+        f"{weight:g}": solver.plan(replace(problem, objective=Objective(weight)), quick=True, seed=setting.seed)
         for weight in WEIGHTS
-    }  # fmt: skip
-    return plots.plot_time_weight(plans, front, round(setting.objective.time_weight, 1))
+    }
+    return plots.plot_plan_bars(
+        plans, problem.workload, setting.latency, front=front, of="time weight (1: time only, 0: cost only)",
+        start=f"{round(setting.objective.time_weight, 1):g}",
+    )  # fmt: skip

@@ -112,7 +112,6 @@ FIGURES: dict[str, Callable[[], DataFigure]] = {
         results(RUNS).groupby("policy")[["time_s", "gpu_seconds"]].sum(), "Policies", "s, GPU-seconds"
     ),
     "plot_steps": lambda: plots.plot_steps(shipped_run()),
-    "plot_time_weight": lambda: plots.plot_time_weight(weights(), front()),
     "plot_timeline": lambda: plots.plot_timeline(shipped_run(), 30),
     "plot_timelines": lambda: plots.plot_timelines({name: simulated(name, "plain").traces[name] for name in RUNS}),
     "plot_value_of_information": lambda: plots.plot_value_of_information(informed()),

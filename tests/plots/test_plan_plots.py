@@ -83,6 +83,25 @@ def test_actor_bars_have_a_frame_per_label_and_a_time_axis_that_fits_it(plans, s
         assert frame.layout.xaxis.range == frame.layout.xaxis2.range
 
 
+def test_actor_bars_show_their_plans_on_a_front_above_its_bound_and_say_how_far_each_can_be_from_the_best(front):
+    weights = (0.0, 0.5, 1.0)
+    weighed = {w: solver.plan(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY, solver.Objective(w))) for w in weights}
+    fig = plots.plot_plan_bars(weighed, WORKLOAD, LATENCY, front=front, of="time weight", start=0.5)
+    check_frames(fig, ["0.0", "0.5", "1.0"])
+    shown, bound = part(fig, "plans"), part(fig, "bound")
+    assert shown["gap"].tolist() == [weighed[w].gap for w in weights]
+    assert len(part(fig, "front")) == len(front.plans)
+    assert np.isfinite(bound["gpu_seconds"]).all()
+    assert f"at most {weighed[0.5].gap:.2%} above the best such plan" in fig.layout.annotations[0].text
+    assert {"best plans", "lower bound of any plan"} <= {one.name for one in fig.data}
+    plane = [fig.layout.xaxis2.range, fig.layout.yaxis2.range]
+    for column, (low, high) in zip(("makespan_s", "gpu_seconds"), plane, strict=True):
+        assert low < shown[column].min()
+        assert shown[column].max() < high
+    cut = [name for name, (low, _) in zip(("time", "cost"), plane, strict=True) if low > 0]
+    assert all(name in fig.layout.title.text for name in cut)
+
+
 # --- bound ------------------------------------------------------------------------------------------------------------------
 
 

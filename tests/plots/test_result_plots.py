@@ -14,12 +14,7 @@ from plot_samples import EVIL
 
 import solver
 from rlhfless.errors import InputError
-from rlhfless.plots import (
-    bound_of_sum,
-    plot_plane,
-    plot_time_weight,
-    plot_waterfall,
-)
+from rlhfless.plots import bound_of_sum, plot_plane, plot_waterfall
 from rlhfless.scheduling import ladder
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=8, gpus_per_actor=2)
@@ -137,24 +132,6 @@ def test_waterfall_has_a_bar_for_speculation_where_a_schedule_drafts():
 
 def test_waterfall_of_one_schedule_says_what_is_missing():
     assert "fewer than two" in plot_waterfall(results().iloc[:1]).layout.annotations[0].text
-
-
-def test_slider_has_a_frame_per_weight(plans, front):
-    fig = plot_time_weight(plans, front, start=0.5)
-    shown = part(fig, "plans")
-    assert shown["time_weight"].tolist() == [0.0, 0.5, 1.0]
-    assert shown["makespan_s"].tolist() == [plans[w].makespan_s for w in (0.0, 0.5, 1.0)]
-    assert part(fig, "actors").groupby("time_weight")["responses"].sum().tolist() == [64, 64, 64]
-    assert [frame.name for frame in fig.frames] == ["0", "0.5", "1"]
-    assert [step.args[0][0] for step in fig.layout.sliders[0].steps] == ["0", "0.5", "1"]
-    assert fig.layout.sliders[0].active == 1
-    bars = {len(frame.data[0].y) for frame in fig.frames}
-    assert bars == {int(shown["actors"].max())}  # as many in every frame, so that none of another frame stays
-
-
-def test_slider_without_plans_or_front(plans):
-    assert plot_time_weight({}).layout.annotations
-    assert len(plot_time_weight(plans).frames) == 3
 
 
 def inverse(scale, shortest):

@@ -221,7 +221,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         ),
         "plot_overview": lambda: Call((uses(text).assign(kind=["idle", "work"]), best(text))),
         "plot_pipeline": lambda: Call(({text: piped(text), "other": piped(text)},)),
-        "plot_plan_bars": of_plans(lambda plans, *_: Call((plans, WORKLOAD, LATENCY))),
+        "plot_plan_bars": of_plans(lambda plans, front, *_: Call((plans, WORKLOAD, LATENCY), {**label, "front": front})),
         "plot_plane": lambda: Call((results(text),)),
         "plot_steps, planned": lambda: Call((PLANNED,)),
         "plot_prefill": of_plans(lambda *found: Call(({text: found[-1], "other": found[-1]}, 160))),
@@ -236,9 +236,6 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         ),
         "plot_speedup_map": lambda: Call((replace(LATENCY, name=text), 100.0, Acceptance([0.5, 0.25]))),
         "plot_steps": lambda: Call((trace_of(text),)),
-        "plot_time_weight": of_plans(
-            lambda plans, front, *_: Call((dict(zip((1.0, 0.0), plans.values(), strict=True)), front))
-        ),
         "plot_timeline": lambda: Call((trace_of(text),)),
         "plot_timelines": lambda: Call(({text: trace_of(text), "other": trace_of(text, "actor-")},)),
         "plot_two_step_gain": lambda: Call((replace(LATENCY, name=text, kv_bytes_per_token=1e5), 2000)),
