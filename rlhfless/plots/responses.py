@@ -1,6 +1,7 @@
-"""Plots the responses of one actor as bars in time: start in the batch, duration, and which were cut off.
+"""Plots the responses of one actor as bars in time: start in the batch, duration, and which were cut off or moved on.
 
-Input are rollouts with times. One row per response, in the order in which they joined the batch.
+Input are rollouts with times, and the moves of a trace. One row per response, in the order in which they joined the batch. Of a
+response that moved, the bar is the part that this actor generated.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import pandas as pd
 from rlhfless.plots.clock import clock_words
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.given_trace import trace_of
-from rlhfless.plots.palette import BLUE, IDLE, SELECTED, VERMILLION
+from rlhfless.plots.palette import BLUE, IDLE, SELECTED, SKY, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 from rlhfless.plots.tables import figure_of
 from rlhfless.plots.tracks import bars_by_style
 from rlhfless.trace import Trace
+from rlhfless.trace.tracks import tracks
 
 NEEDED = ("actor", "start_s", "end_s")
 MAX_BARS = 5_000
@@ -32,6 +34,7 @@ def _marker(colour: str, hatch: str) -> dict[str, Any]:
 STYLES = {
     "waiting": {"name": "waiting", "width": 0.5, "marker": {"color": IDLE, "line": {"width": 0}}},
     "complete": {"name": "decoding", "width": 0.9, "marker": _marker(BLUE, "")},
+    "moved": {"name": "decoding, then moved on", "width": 0.9, "marker": _marker(SKY, "/")},
     "cut": {"name": "decoding, cut off by the limit", "width": 0.9, "marker": _marker(VERMILLION, "x")},
 }
 
@@ -41,13 +44,15 @@ class _Data(NamedTuple):
 
     Attributes:
         holder: the actor's name.
-        bars: ``row, index`` (row of ``trace.rollouts``), ``prompt_id, sample, start_s, end_s, kind`` (``complete`` or ``cut``),
-            ``hover``.
+        bars: ``row, index`` (row of ``trace.rollouts``), ``prompt_id, sample, start_s, end_s, kind`` (``complete``, ``cut``, or
+            ``moved`` where another actor went on), ``hover``.
+        waits: the same columns: the time before that from the start of the step, of responses that joined here first.
         missing: why there is nothing to show, or the empty text.
     """
 
     holder: str
     bars: pd.DataFrame
+    waits: pd.DataFrame
     missing: str = ""
 
     def to_frame(self) -> pd.DataFrame:
@@ -58,52 +63,57 @@ class _Data(NamedTuple):
 def _data(trace: Trace, holder: str | None = None, step: int | None = None) -> _Data:
     """Return the data of ``plot_responses``; for the arguments see there."""
     step = (trace.steps or [0])[-1] if step is None else step
-    rows = trace.rollouts
     none = pd.DataFrame(columns=["row", "index", "prompt_id", "sample", "start_s", "end_s", "kind", "hover"])
-    if any(name not in rows for name in NEEDED):
-        return _Data(holder or "", none, "The trace has no actors or times of responses.")
-    rows = rows[(rows["step"] == step) & rows["start_s"].notna() & rows["end_s"].notna()]
-    if holder is None and len(rows):
-        holder = str(rows["actor"].dropna().sort_values().iloc[0]) if rows["actor"].notna().any() else ""
-    of_holder = rows[rows["actor"] == holder].sort_values(["start_s", "end_s"], kind="stable")
-    if of_holder.empty:
-        return _Data(holder or "", none, f"{clean(holder or 'The trace')} has no completed responses in step {step}.")
-    if len(of_holder) > MAX_BARS:
-        return _Data(
-            holder or "", none, f"{len(of_holder):,} responses are too many for one figure, which draws at most {MAX_BARS:,}."
-        )
+    if any(name not in trace.rollouts for name in NEEDED):
+        return _Data(holder or "", none, none, "The trace has no actors or times of responses.")
+    parts = tracks(trace, step=step, tables=("rollouts",))
+    parts = parts[parts["track"] != ""]
+    if holder is None:
+        holder = min(parts["track"], default="")
+    parts = parts[parts["track"] == holder].sort_values(["start_s", "end_s"], kind="stable")
+    if parts.empty:
+        return _Data(holder, none, none, f"{clean(holder or 'The trace')} has no completed responses in step {step}.")
+    if len(parts) > MAX_BARS:
+        missing = f"{len(parts):,} responses are too many for one figure, which draws at most {MAX_BARS:,}."
+        return _Data(holder, none, none, missing)
     held = trace.allocations[trace.allocations["step"] == step]
-    began = float(held["start_s"].min()) if len(held) else float(of_holder["start_s"].min())
+    began = float(held["start_s"].min()) if len(held) else float(parts["start_s"].min())
+    responses = trace.rollouts.loc[parts["label"]]
+    whole = np.where(responses["finish_reason"] == "length", "cut", "complete")
     bars = pd.DataFrame(
         {
-            "row": np.arange(len(of_holder)),
-            "index": of_holder.index,
-            "prompt_id": of_holder["prompt_id"].astype(str),
-            "sample": of_holder["sample"],
-            "start_s": of_holder["start_s"] - began,
-            "end_s": of_holder["end_s"] - began,
-            "kind": np.where(of_holder["finish_reason"] == "length", "cut", "complete"),
+            "row": np.arange(len(parts)),
+            "index": responses.index,
+            "prompt_id": responses["prompt_id"].astype(str).to_numpy(),
+            "sample": responses["sample"].to_numpy(),
+            "start_s": parts["start_s"].to_numpy(dtype=float) - began,
+            "end_s": parts["end_s"].to_numpy(dtype=float) - began,
+            "kind": np.where(parts["part"] < parts["parts"], "moved", whole),
         }
-    ).reset_index(drop=True)
-    predicted = of_holder["predicted_tokens"] if "predicted_tokens" in of_holder else pd.Series(np.nan, of_holder.index)
+    )
+    predicted = responses.get("predicted_tokens", pd.Series(np.nan, responses.index))
     bars["hover"] = [
         hover(
             [
                 ("predicted", number(guess, "tokens")),
                 ("generated", f"{tokens:,} tokens"),
                 ("time", f"{number(row.start_s, 's')} to {number(row.end_s, 's')}"),
+                *([("part", f"{part} of {of}")] if of > 1 else []),
             ],
             f"prompt {clean(row.prompt_id, 30)}, sample {row.sample}",
         )
-        for row, guess, tokens in zip(bars.itertuples(), predicted, of_holder["response_tokens"], strict=True)
+        for row, guess, tokens, part, of in zip(
+            bars.itertuples(), predicted, responses["response_tokens"], parts["part"], parts["parts"], strict=True
+        )
     ]
-    return _Data(str(holder), bars)
+    joined = bars[(bars["start_s"] > 0) & (parts["part"] == 1).to_numpy()]
+    return _Data(holder, bars, joined.assign(kind="waiting", start_s=0.0, end_s=joined["start_s"]))
 
 
 def plot_responses(
     trace: Trace | str | Path, holder: str | None = None, step: int | None = None, *, selected: int | None = None
 ) -> DataFigure:
-    """Plot the responses of one actor, a bar each, in the order in which they joined.
+    """Plot the responses of one actor, a bar each, in the order in which they joined; of one that moved, its part there.
 
     Args:
         trace: of an executed run, or its folder.
@@ -125,8 +135,7 @@ def plot_responses(
         return message_figure(title, info.missing, info.to_frame())
     bars = info.bars
     fig = figure_of(info.to_frame)
-    waits = bars[bars["start_s"] > 0].assign(kind="waiting", start_s=0.0, end_s=lambda wait: bars.loc[wait.index, "start_s"])
-    for drawn in bars_by_style(pd.concat([waits, bars]), STYLES, "kind", customdata="index"):
+    for drawn in bars_by_style(pd.concat([info.waits, bars]), STYLES, "kind", customdata="index"):
         fig.add_trace(drawn)
     marked = bars[bars["index"] == selected]
     if len(marked):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pandas as pd
 import pytest
 from every_plot import COSTS
@@ -38,6 +40,20 @@ def test_a_bar_knows_the_row_of_its_response_and_says_its_lengths() -> None:
     assert list(by_name["waiting"].x) == [1.0]
     assert "predicted: 20" in by_name["decoding"].hovertext[0]
     assert "cut off" in "".join(one.name for one in plot_responses(timed(), "actor-1").data)
+
+
+def test_of_a_response_that_moves_each_actor_has_its_part() -> None:
+    """Response 4 begins on actor-1, leaves at 0.5 s and arrives on actor-0 at 0.75 s."""
+    moved = {"step": 0, "start_s": 0.5, "end_s": 0.75, "from_actor": "actor-1", "detail": json.dumps({"response": 4})}
+    spans = [{**moved, "holder": "actor-1", "phase": "migrate"}, {**moved, "holder": "actor-0", "phase": "transfer"}]
+    rows = timed().rollouts
+    rows.loc[4, "actor"] = "actor-0"
+    trace = Trace(rows, allocations=tables()["allocations"], spans=spans)
+    left, came = (plot_responses(trace, actor).table.set_index("rollouts_row").loc[4] for actor in ("actor-1", "actor-0"))
+    assert (left["start_s"], left["end_s"], left["kind"]) == (0.0, 0.5, "moved")
+    assert (came["start_s"], came["end_s"], came["kind"]) == (0.75, pytest.approx(2.4), "complete")
+    waiting = next(one for one in plot_responses(trace, "actor-0").data if one.name == "waiting")
+    assert list(waiting.customdata) == [2], "a response that was on its way or elsewhere did not wait here"
 
 
 def test_the_axis_of_responses_has_whole_numbers() -> None:
