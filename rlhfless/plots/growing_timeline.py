@@ -15,29 +15,22 @@ import numpy as np
 import plotly.graph_objects as go
 
 from rlhfless.plots.clock import clock_words
-from rlhfless.plots.palette import BLUE
 from rlhfless.plots.style import clean, counted, hover, is_dark, number, styled, titles, usd
 from rlhfless.plots.tracks import (
+    ALLOCATED,
     BACKGROUND_NOTE,
-    BAR,
-    BEHIND,
-    DECODE_RANK,
     DRAWN_PHASES,
-    IDLE_MARKER,
     PLANNED,
-    PLANNED_MARKER,
     PLANNED_NOTE,
     SHADES_NOTE,
-    bar_style,
     bar_trace,
+    decode_style,
     event_marks,
-    phase_marker,
+    phase_style,
     shade_samples,
-    shades,
     track_axis,
     track_label,
 )
-from rlhfless.trace import PHASES
 from rlhfless.trace.metrics.growing_step import Bar, Held, StepSoFar
 
 DIGITS = 5  # of the longest time: finer than a pixel
@@ -73,7 +66,7 @@ def growing_timeline(now: StepSoFar) -> dict[str, Any]:
             "x": [round(end - begin, places) for _, begin, end, _ in planned],
         }  # fmt: skip
         responses = [f"planned, {counted(n, 'response')}" for *_, n in planned]
-        data.append(_bars(times, PLANNED, "planned", PLANNED_MARKER, 100, "%{customdata}<br>" + HOVER, customdata=responses))
+        data.append(_bars(times, PLANNED, "%{customdata}<br>" + HOVER, customdata=responses))
         notes.append(PLANNED_NOTE)
     if any(background for _, background in bars_of):
         notes.append(BACKGROUND_NOTE)
@@ -102,10 +95,8 @@ def _sums(now: StepSoFar) -> str:
     return "; ".join(filter(None, [", ".join(filter(None, parts)), clock_words(now.meta)]))
 
 
-def _bars(
-    times: dict[str, Any], where: tuple[float, float], name: str, marker: Any, rank: int, text: str, **further: Any
-) -> dict[str, Any]:
-    return bar_trace(**times, **bar_style(name, marker, where, rank), hovertemplate=f"{text}<extra></extra>", **further)
+def _bars(times: dict[str, Any], style: dict[str, Any], text: str, **further: Any) -> dict[str, Any]:
+    return bar_trace(**times, **style, hovertemplate=f"{text}<extra></extra>", **further)
 
 
 def _allocations(held: Sequence[Held], rows: dict[str, int], start_s: float, places: int) -> dict[str, Any]:
@@ -125,7 +116,7 @@ def _allocations(held: Sequence[Held], rows: dict[str, int], start_s: float, pla
         )
         for h in held
     ]
-    return _bars(times, BAR, "allocated, idle", IDLE_MARKER, 0, "%{customdata}<br>" + HOVER, customdata=texts)
+    return _bars(times, ALLOCATED, "%{customdata}<br>" + HOVER, customdata=texts)
 
 
 def _phase(
@@ -137,13 +128,11 @@ def _phase(
     }  # fmt: skip
     name, text = f"{phase} (background)" if background else phase, f"<b>{phase}</b><br>{HOVER}"
     if phase != "decode":
-        where = BEHIND if background else BAR
-        return [_bars(times, where, name, phase_marker(phase), 1 + PHASES.index(phase), text, legendgroup=name)]
+        return [_bars(times, phase_style(phase, background), text, legendgroup=name)]
     if np.isnan(shares).any():
-        return [_bars(times, BAR, name, {"color": BLUE, "line": {"width": 0}}, DECODE_RANK, text)]
+        return [_bars(times, decode_style(name=name), text)]
     text += "<br>slots in use: %{marker.color:.0%}"
-    marker, legend = shades(shares.round(3).tolist()), {"showlegend": False, "legendgroup": name}
-    return [_bars(times, BAR, name, marker, DECODE_RANK, text, **legend), *shade_samples(shares)]
+    return [_bars(times, decode_style(shares.round(3).tolist(), name), text), *shade_samples(shares)]
 
 
 def _events(now: StepSoFar, rows: dict[str, int], start_s: float, places: int) -> Iterator[dict[str, Any]]:

@@ -20,31 +20,27 @@ from rlhfless.plots.clock import with_clock
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.given_trace import trace_of
 from rlhfless.plots.last_response import LastResponse
-from rlhfless.plots.palette import BLUE, SELECTED, VERMILLION
+from rlhfless.plots.palette import SELECTED, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd
 from rlhfless.plots.tables import figure_of
 from rlhfless.plots.timeline_data import MAX_SPANS, StepTimeline, of_roles, step_timeline
 from rlhfless.plots.tracks import (
+    ALLOCATED,
     BACKGROUND_NOTE,
     BAR,
-    BEHIND,
-    DECODE_RANK,
     DRAWN_PHASES,
-    IDLE_MARKER,
     PLANNED,
-    PLANNED_MARKER,
     PLANNED_NOTE,
     SHADES_NOTE,
-    bar_style,
+    decode_style,
     event_marks,
-    phase_marker,
+    phase_style,
     shade_samples,
-    shades,
     track_axis,
     track_bars,
 )
 from rlhfless.plots.utilisation import add_use_heatmap
-from rlhfless.trace import PHASES, Trace
+from rlhfless.trace import Trace
 
 CUT_ROOM, SQUEEZED = 1.12, 4.0  # where a cut axis ends, in times of generation; it is cut if the step takes so much longer
 MOST_KINDS = 4  # of rows that a subtitle names
@@ -249,19 +245,16 @@ def add_bars(fig: go.Figure, info: StepTimeline, samples: Sequence[dict[str, Any
         cell: ``row`` and ``col`` of a figure with several timelines.
     """
     if len(info.allocations):
-        fig.add_trace(track_bars(info.allocations) | bar_style("allocated, idle", IDLE_MARKER, BAR, 0), **cell)
+        fig.add_trace(track_bars(info.allocations) | ALLOCATED, **cell)
     notes = []
     for phase in DRAWN_PHASES:
         subset = info.spans[info.spans["phase"] == phase]
         if phase == "decode" and len(subset):
             notes.append(_add_decoding(fig, info.decoding, samples, **cell))
         elif len(subset):
-            behind = subset["background"].to_numpy(dtype=bool)
-            where = ([(BEHIND if b else BAR)[0] for b in behind], [(BEHIND if b else BAR)[1] for b in behind])
-            name = f"{phase} (background)" if behind.all() else phase
-            fig.add_trace(track_bars(subset) | bar_style(name, phase_marker(phase), where, 1 + PHASES.index(phase)), **cell)
+            fig.add_trace(track_bars(subset) | phase_style(phase, subset["background"].tolist()), **cell)
     if len(info.planned):
-        fig.add_trace(track_bars(info.planned) | bar_style("planned", PLANNED_MARKER, PLANNED, 100), **cell)
+        fig.add_trace(track_bars(info.planned) | PLANNED, **cell)
         notes.append(PLANNED_NOTE)
     if len(info.spans) and info.spans["background"].any():
         notes.append(BACKGROUND_NOTE)
@@ -272,11 +265,9 @@ def _add_decoding(fig: go.Figure, pieces: pd.DataFrame, samples: Sequence[dict[s
     """Draw decoding as blue that is the paler the emptier the batch; returns its legend as a note."""
     in_use = pieces["in_use"].to_numpy(dtype=float)
     if np.isnan(in_use).all():
-        fig.add_trace(track_bars(pieces) | bar_style("decode", {"color": BLUE, "line": {"width": 0}}, BAR, DECODE_RANK), **cell)
+        fig.add_trace(track_bars(pieces) | decode_style(), **cell)
         return ""
-    marker = shades(np.nan_to_num(in_use, nan=1.0))
-    style = bar_style("decode", marker, BAR, DECODE_RANK, showlegend=False, legendgroup="decode")
-    fig.add_trace(track_bars(pieces) | style, **cell)
+    fig.add_trace(track_bars(pieces) | decode_style(np.nan_to_num(in_use, nan=1.0)), **cell)
     for sample in samples:
         fig.add_trace(sample, **cell)
     return SHADES_NOTE

@@ -13,20 +13,15 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.plots.palette import IDLE, OCCUPANCY, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, VERMILLION
+from rlhfless.plots.palette import BLUE, IDLE, OCCUPANCY, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, VERMILLION
 from rlhfless.plots.style import clean
 from rlhfless.trace import PHASES
 
 MAX_LABELS = 32
-BAR, BEHIND, PLANNED = (-0.27, 0.54), (-0.42, 0.12), (0.30, 0.13)  # offset and width of the bars of a row
+BAR, BEHIND, BELOW = (-0.27, 0.54), (-0.42, 0.12), (0.30, 0.13)  # offset and width of the bars of a row
 FEW = 0.01  # share of slots in use below which the legend says no number
 DRAWN_PHASES = sorted(PHASES, key=lambda p: p not in ("decode", "learn", "prepare"))  # short phases on top of long ones
 DECODE_RANK = 1 + PHASES.index("decode")
-IDLE_MARKER = {"color": IDLE, "line": {"color": OUTLINE, "width": 1}}
-PLANNED_MARKER = {
-    "color": "rgba(0,0,0,0)", "line": {"color": "#8A8A8A", "width": 1},
-    "pattern": {"shape": "/", "fgcolor": "#8A8A8A", "bgcolor": "rgba(127,127,127,0.12)", "size": 4, "solidity": 0.35},
-}  # fmt: skip
 PLANNED_NOTE, BACKGROUND_NOTE = "hatched bar below: predicted by the plan", "thin bar above: in the background"
 SHADES_NOTE = "blue: decoding; paler where more slots of the batch are empty"
 EVENT_SYMBOLS = ("triangle-down", "diamond", "x", "star")
@@ -72,23 +67,52 @@ def bar_trace(base: Any, x: Any, y: Any, **attributes: Any) -> dict[str, Any]:
     return {"type": "bar", "orientation": "h", "base": base, "x": x, "y": y, **attributes}
 
 
-def bar_style(name: str, marker: Mapping[str, Any], where: tuple[Any, Any], rank: int, **further: Any) -> dict[str, Any]:
-    """Return the attributes of a trace of bars; ``where`` in its row is ``BAR``, ``BEHIND`` or ``PLANNED``."""
-    return {"name": name, "marker": marker, "legendrank": rank, "offset": where[0], "width": where[1], **further}
+def _style(name: str, marker: Mapping[str, Any], where: tuple[Any, Any], rank: float) -> dict[str, Any]:
+    return {"name": name, "marker": marker, "legendrank": rank, "offset": where[0], "width": where[1]}
 
 
-def phase_marker(phase: str) -> dict[str, Any]:
-    """Return colour and hatch of the bars of a phase."""
+ALLOCATED = _style("allocated, idle", {"color": IDLE, "line": {"color": OUTLINE, "width": 1}}, BAR, 0)
+"""Look of the bars of allocations: what no other bar covers was idle."""
+
+PLANNED = _style(
+    "planned",
+    {
+        "color": "rgba(0,0,0,0)", "line": {"color": "#8A8A8A", "width": 1},
+        "pattern": {"shape": "/", "fgcolor": "#8A8A8A", "bgcolor": "rgba(127,127,127,0.12)", "size": 4, "solidity": 0.35},
+    },
+    BELOW,
+    100,
+)  # fmt: skip
+"""Look of the bars of a plan, below those of what was executed."""
+
+
+def phase_style(phase: str, behind: bool | Sequence[bool]) -> dict[str, Any]:
+    """Return the look of the bars of a phase other than decoding.
+
+    Args:
+        behind: whether they are in the background: all of them, or each.
+    """
     style = PHASE_STYLES[phase]
     marker: dict[str, Any] = {"color": style.colour, "line": {"width": 0}}
     if style.hatch:
         marker["pattern"] = {"shape": style.hatch, "fgcolor": "rgba(255,255,255,0.65)", "size": 5, "solidity": 0.25}
-    return marker
+    where: tuple[Any, Any] = BEHIND if behind is True else BAR
+    if not isinstance(behind, bool):
+        places = [BEHIND if one else BAR for one in behind]
+        where = [offset for offset, _ in places], [width for _, width in places]
+    name = f"{phase} (background)" if np.all(behind) else phase
+    return _style(name, marker, where, 1 + PHASES.index(phase))
 
 
-def shades(in_use: Any) -> dict[str, Any]:
-    """Return the marker of decode bars with these shares of slots in use: blue that is the paler the emptier the batch."""
-    return {"color": in_use, "colorscale": OCCUPANCY_SCALE, "cmin": 0, "cmax": 1, "line": {"width": 0}}
+def decode_style(in_use: Any = None, name: str = "decode") -> dict[str, Any]:
+    """Return the look of decode bars with these shares of slots in use: blue that is the paler the emptier the batch.
+
+    ``shade_samples`` are their entries of the legend. Where no share is known, all are blue.
+    """
+    if in_use is None:
+        return _style(name, {"color": BLUE, "line": {"width": 0}}, BAR, DECODE_RANK)
+    marker = {"color": in_use, "colorscale": OCCUPANCY_SCALE, "cmin": 0, "cmax": 1, "line": {"width": 0}}
+    return {**_style(name, marker, BAR, DECODE_RANK), "showlegend": False, "legendgroup": name}
 
 
 def shade_samples(in_use: Any) -> list[dict[str, Any]]:
