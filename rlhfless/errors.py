@@ -7,8 +7,11 @@ nothing of this package, is shown alike.
 
 from __future__ import annotations
 
+import difflib
+import re
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 NOT_THE_USERS = (
@@ -102,6 +105,31 @@ def other_version(what: str, found: object, known: int) -> str:
     newer = isinstance(found, int) and found > known
     advice = "install a newer one: pip install --upgrade rlhfless" if newer else "write it again with this one"
     return f"is {what} of version {found!r}, and this rlhfless reads version {known}; {advice}"
+
+
+LIKE = 0.8
+"""From this ratio of ``difflib`` on a name is taken for a misspelt one; less like ones mislead."""
+
+
+def likely_meant(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is likely meant by a misspelt one, or by one with words more or less; None if there is none.
+
+    Example:
+        >>> known = ["temperature", "max_response_tokens", "max_steps"]
+        >>> likely_meant("temprature", known), likely_meant("max_tokens", known)
+        ('temperature', 'max_response_tokens')
+        >>> likely_meant("max", known)  # one as well as the other
+    """
+    names = list(known)
+    if close := difflib.get_close_matches(name, names, 1, LIKE):
+        return close[0]
+    words = _words(name)
+    similar = [one for one in names if words < _words(one) or _words(one) < words]
+    return similar[0] if len(similar) == 1 else None
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[-_.]+", name.strip("-")))
 
 
 class InputError(UserError, ValueError):

@@ -1,10 +1,10 @@
-"""Why something failed, as sentences say it: one short line, whatever the error's message is like."""
+"""Why something failed, as sentences say it: one short line, whatever the error's message is like; and names that are meant."""
 
 from __future__ import annotations
 
 import pytest
 
-from rlhfless.errors import reason
+from rlhfless.errors import likely_meant, reason
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,21 @@ from rlhfless.errors import reason
 )
 def test_a_reason_is_one_short_line(error: Exception, said: str) -> None:
     assert reason(error) == said
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("gpu", "gpus"),
+        ("profiel", "profile"),
+        ("num-gpus", "gpus"),
+        ("weight", "time_weight"),
+        ("max_tokens", "max_response_tokens"),
+        ("max", None),
+        ("price", None),
+        ("", None),
+    ],
+)
+def test_a_name_that_is_like_one_or_has_its_words_is_meant(typed: str, meant: str | None) -> None:
+    assert likely_meant(typed, ["gpus", "profile", "time_weight", "max_response_tokens", "max_prompts"]) == meant
+    assert likely_meant(typed, []) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,9 @@ import pandas as pd
 import pytest
 
 import solver
+from rlhfless.cli.options import WEIGHT_OF_RUN
+from rlhfless.executor import Executor
+from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.report.simulated import best_policies
 from rlhfless.report.study import GIVEN_BACK
 from rlhfless.run import Run
@@ -22,8 +26,11 @@ from rlhfless.simulate import Aim
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
 from rlhfless.simulate.whole_steps.choice import best_of
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
+from rlhfless.simulate.whole_steps.lever_tables import lever_savings
+from rlhfless.training.config.scheduling import PlannerConfig
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, PlanningProblem, Workload, evaluate
 from solver.bounds.headroom import Curve, summed_bounds
+from solver.model.objective import TIME_WEIGHT
 from solver.prefix_sharing.deduplicate import deduplicate
 from solver.stage_fusion.cut import choose_cut
 from solver.stage_fusion.learner import choose_learner
@@ -163,3 +170,12 @@ def test_capacities_are_ranked_by_the_key(run: Run, limit: dict[str, float]) -> 
     assert keys == sorted(keys)
     if limit:
         assert able["within_limit"].tolist() == [missed == 0 for missed, _ in keys]
+
+
+def test_where_nobody_states_a_time_weight_it_is_the_same_everywhere() -> None:
+    assert {Objective().time_weight, PlannerConfig().time_weight, Lifecycle().time_weight} == {TIME_WEIGHT}
+    for plan in (Executor.plan, Executor.problem, lever_savings):
+        assert inspect.signature(plan).parameters["time_weight"].default == TIME_WEIGHT
+    log = pd.DataFrame({"step": 0, "prompt_id": [0, 1], "sample": 0, "response_tokens": [10, 20]})
+    assert load(log, gpus=2, verbose=False).objective == Objective()
+    assert WEIGHT_OF_RUN.endswith(f"else {TIME_WEIGHT}]")

@@ -6,7 +6,6 @@ that several commands share stand here. ``rlhfless.cli.command_line`` makes the 
 
 from __future__ import annotations
 
-import difflib
 import re
 import types
 from collections.abc import Iterable, Mapping
@@ -27,7 +26,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from rlhfless.errors import NO_SUCH_LOG, InputError
+from rlhfless.errors import NO_SUCH_LOG, InputError, likely_meant
 from rlhfless.system.out_files import why_not_written
 
 if TYPE_CHECKING:
@@ -188,8 +187,8 @@ def _keys(name: str, field: FieldInfo) -> list[str]:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``; did you mean ...?`` with the known name that is nearest to a mistyped one; nothing if none is near."""
     by_word = {one.lstrip("-"): one for one in known}
-    close = difflib.get_close_matches(name.lstrip("-"), by_word, n=1, cutoff=0.7)
-    return f"; did you mean {by_word[close[0]]}?" if close else ""
+    meant = likely_meant(name.lstrip("-"), by_word)
+    return "" if meant is None else f"; did you mean {by_word[meant]}?"
 
 
 BOUNDS = {"ge": "at least", "gt": "above", "le": "at most"}
@@ -238,6 +237,7 @@ Gib = Annotated[float, Field(gt=0, le=1e6)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 WEIGHT = "Weight w of time T against cost C: T^w C^(1-w) is minimised, so 1 is time only and 0 is cost only."
+WEIGHT_OF_RUN = f"{WEIGHT}  [default: that of the run, else 0.7]"  # solver.model.objective.TIME_WEIGHT, which loads numpy
 
 
 class Printed(Options):
@@ -339,9 +339,7 @@ class Limits(Options):
     """What is minimised: a weighted product of time and cost, or one of them with a limit on the other."""
 
     heading: ClassVar[str] = "What is minimised"
-    time_weight: Share | None = Field(
-        None, json_schema_extra=shown("W"), description=f"{WEIGHT}  [default: that of the run, else 0.7]"
-    )
+    time_weight: Share | None = Field(None, json_schema_extra=shown("W"), description=WEIGHT_OF_RUN)
     limit: Annotated[str | None, BeforeValidator(_limit)] = Field(
         None, json_schema_extra=shown("90s|5000gpu-s|0.5usd"),
         description="Minimise cost with at most this time per step (90s), or time with at most this cost per step (5000gpu-s, "

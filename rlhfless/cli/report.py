@@ -16,7 +16,7 @@ from rlhfless.cli.acceptance import ACCEPTED, accepted_drafts
 from rlhfless.cli.log_options import ReadLog, ReadOptions
 from rlhfless.cli.logged_run import refuse_without_gpus
 from rlhfless.cli.options import (
-    WEIGHT,
+    WEIGHT_OF_RUN,
     Count,
     Gpus,
     LoggedGpus,
@@ -152,9 +152,7 @@ class ReportedRun(ReadOptions, KnownRun):
     """How the run of a log is read and studied."""
 
     heading: ClassVar[str] = "What is simulated"
-    time_weight: Share | None = Field(
-        None, json_schema_extra=shown("W"), description=f"{WEIGHT}  [default: that of the run, else 0.7]"
-    )
+    time_weight: Share | None = Field(None, json_schema_extra=shown("W"), description=WEIGHT_OF_RUN)
     max_steps: Count = Field(8, validation_alias="steps", description="Number of steps to simulate, at most.")
     drafts: str | None = Field(
         None, json_schema_extra=shown("LOG|A0.7|weak|strong"),

@@ -15,7 +15,7 @@ from pydantic_settings import CliPositionalArg
 from rlhfless.cli.acceptance import ACCEPTED, drawn_drafts
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.logged_run import assumed_of, refuse_without_gpus
-from rlhfless.cli.options import WEIGHT, Count, Names, OutFolder, PricedGpus, Printed, Share, refuse_missing_log, shown
+from rlhfless.cli.options import WEIGHT_OF_RUN, Count, Names, OutFolder, PricedGpus, Printed, Share, refuse_missing_log, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 from solver.model.plurals import counted
@@ -57,9 +57,7 @@ class SimulateOptions(Printed, PricedGpus):
         description="Scheduling policies to compare, such as random,solver; spec, spec+fold, spec+critical and spec-fixed-N "
         f"use speculative decoding.  [default: {','.join(DEFAULT)}, with --drafts also {','.join(DRAFTING)}]",
     )
-    time_weight: Share | None = Field(
-        None, json_schema_extra=shown("W"), description=f"{WEIGHT}  [default: that of the run, else 0.7]"
-    )
+    time_weight: Share | None = Field(None, json_schema_extra=shown("W"), description=WEIGHT_OF_RUN)
     max_steps: Count | None = Field(
         None, validation_alias="steps",
         description="Number of steps to simulate, at most: evenly chosen, with the last.  [default: all]",

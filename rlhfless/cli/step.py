@@ -17,12 +17,11 @@ from rlhfless.cli.options import WEIGHT, Limits, Names, OutFile, Printed, Share,
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 from solver.model.errors import PlanningError
+from solver.model.objective import TIME_WEIGHT
 from solver.model.step_levers import DRAFTS, LEVERS, lever_names
 
 if TYPE_CHECKING:
     from rlhfless.simulate import Aim
-
-TIME_WEIGHT = 0.7
 
 
 class StepOptions(Printed, Limits, StepGpus, StepModels):

@@ -111,7 +111,7 @@ def _speeds(
     tokens_per_gpu: float | None,
     gpus_known: bool,
 ) -> list[Number]:
-    """Return response tokens per second, also of a GPU, and the GPUs that these tell if they are not stated."""
+    """Return response tokens per second, also of a GPU, and the GPUs that generate by both, unless all GPUs are known."""
     stated = run.mean("tokens_per_gpu_s")
     numbers = []
     of_gpu = None
@@ -121,8 +121,9 @@ def _speeds(
         if gpus:
             of_gpu = Number("tokens_per_gpu_s", tokens.low / seconds / gpus, tokens.high / seconds / gpus, DERIVED, how)
         if stated and not gpus_known:
-            how = "tokens per second over logged tokens per GPU-second"
-            numbers.append(Number("gpus", tokens.low / seconds / stated, tokens.high / seconds / stated, DERIVED, how))
+            how = "tokens per second over logged tokens per second and GPU that generates"
+            ends = tokens.low / seconds / stated, tokens.high / seconds / stated
+            numbers.append(Number("gpus_generate", *ends, DERIVED, how))
     elif seconds and tokens_per_gpu is not None:
         how = "responses per GPU times their mean length, over generation"
         of_gpu = number("tokens_per_gpu_s", tokens_per_gpu / seconds, DERIVED, how)

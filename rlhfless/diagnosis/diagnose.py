@@ -156,7 +156,8 @@ def _gpus(run: LoggedRun, found: Collected) -> GpusSaid:
     """The GPUs of one logged run in words; those of an executed one are in its trace, those of several runs in each of them."""
     if len(run.allocations) or len(runs_of(run.steps)) > 1:
         return NOBODY_SAYS
-    return gpus_said(run, found.numbers.get("gpus"), apart=synchronous(run) is False)
+    derived = found.numbers.get("gpus") or found.numbers.get("gpus_generate")
+    return gpus_said(run, derived, apart=synchronous(run) is False)
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -133,7 +133,8 @@ def responses_per_gpu(run: LoggedRun, found: Collected) -> float | None:
     if (logged := found.numbers.value("responses_per_gpu")) is not None:
         return logged
     gpus, responses = gpus_of(run), found.numbers.value("responses_per_step")
-    generate = gpus.generate or gpus.total or found.numbers.value("gpus")
+    derived = found.numbers.value("gpus") or found.numbers.value("gpus_generate")
+    generate = gpus.generate or gpus.total or derived
     return responses / generate if responses and generate else None
 
 

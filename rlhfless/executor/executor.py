@@ -29,7 +29,7 @@ from rlhfless.system.cleanup import clean_up
 from solver.model.admission import check_rule
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import as_given
-from solver.model.objective import NonGenerationPhases, Objective
+from solver.model.objective import TIME_WEIGHT, NonGenerationPhases, Objective
 from solver.model.offers import Latencies
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
@@ -98,7 +98,7 @@ class Executor:
         clean_up(self.close, after=error)
 
     def problem(
-        self, requests: Sequence[Request], *, lengths: ArrayLike | None = None, time_weight: float = 0.7
+        self, requests: Sequence[Request], *, lengths: ArrayLike | None = None, time_weight: float = TIME_WEIGHT
     ) -> PlanningProblem:
         """Return the planning problem of a step on this cluster, as input for ``solver.plan_of`` and other functions of
         ``solver``.
@@ -132,7 +132,7 @@ class Executor:
         policy: str | SchedulingPolicy | PolicyFunction = "solver",
         *,
         lengths: ArrayLike | None = None,
-        time_weight: float = 0.7,
+        time_weight: float = TIME_WEIGHT,
         seed: int = 0,
     ) -> Plan:
         """Return a policy's plan of a step; ``run`` executes it with the same requests.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -15,7 +14,7 @@ from rlhfless.analysis import Assumptions
 from rlhfless.analysis.assumptions import PROFILE, PROMPTS
 from rlhfless.analysis.log_texts import opened_log
 from rlhfless.diagnosis import Stated
-from rlhfless.errors import InputError
+from rlhfless.errors import InputError, likely_meant
 from rlhfless.gone_options import in_sections
 from rlhfless.latency import load_profile
 from rlhfless.plots.renderer import running_shell
@@ -26,14 +25,10 @@ from rlhfless.run.run import Run
 from rlhfless.trace import ImportedLog, ImportOptions, OpenedLog, Trace, response_limit
 from rlhfless.trace.schema.prices import recorded_usd_per_gpu_hour
 from solver.model.errors import as_given
-from solver.model.objective import Objective
+from solver.model.objective import TIME_WEIGHT, Objective
 
 OF_LOGS = ("dispatch", "learner_gpus", "prepare_s", "learn_s")
 """Assumptions about a logged run, which the trace of an executed one has recorded."""
-TIME_WEIGHT = 0.7
-"""Of plans for a log, or a trace that has recorded none."""
-LIKE = 0.65
-"""Names are told as the meant ones from this ratio of ``difflib`` on."""
 
 
 def load(
@@ -144,17 +139,15 @@ def _recorded_time_weight(meta: Mapping[str, Any]) -> float:
 
 
 def _elsewhere(name: str, value: Any, of_reading: Sequence[str]) -> str:
-    """Return the sentence on an argument that ``load`` does not have: the one that is meant, or where it belongs."""
+    """Return the sentence on an argument that ``load`` does not have: where it belongs, or the one that is meant."""
     own = [one for one in inspect.signature(load).parameters if one not in ("source", "reading")]
-    meant = [f"{one}={as_given(value)}" for one in difflib.get_close_matches(name, [*own, *of_reading], 1, LIKE)]
     for argument, kind in (("hardware", Hardware), ("assumptions", Assumptions), ("known", Stated)):
         types = {field.name: str(field.type) for field in fields(kind)}
         if name in types and (isinstance(value, str) or not types[name].startswith("str")):
             prefix = "rl." if kind is Hardware else ""
-            meant.append(f"{argument}={prefix}{kind.__name__}({name}={as_given(value)})")
-            break
-    if meant:
-        return f"{name} is not an argument of load; give {' or '.join(meant)}"
+            return f"{name} is not an argument of load; give {argument}={prefix}{kind.__name__}({name}={as_given(value)})"
+    if (meant := likely_meant(name, [*own, *of_reading])) is not None:
+        return f"{name} is not an argument of load; give {meant}={as_given(value)}"
     return f"{name} is neither an argument of load ({', '.join(own)}) nor an option of reading ({', '.join(of_reading)})"
 
 

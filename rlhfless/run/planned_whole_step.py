@@ -33,12 +33,12 @@ from solver import dataflow
 from solver.dataflow import Graph
 from solver.model.errors import as_given
 from solver.model.html_tables import rows_table
+from solver.model.objective import TIME_WEIGHT
 from solver.model.step_levers import DRAFTS, LEVERS, lever_names
 
 ALGORITHMS = ("grpo", "ppo")
 PLAIN, PLANNED = "elastic plain", "this plan"
 PLAIN_IS = f"{PLAIN} is the comparator: a right-sized random split, GPUs released when done, then learning on all of them"
-PLAIN_WEIGHT = 0.7  # of time, by which elastic plain is sized where the aim has none
 ABOUT_BOUND = 1 + 1e-9
 SECONDS_OF = "Seconds are those of tables of measured operators, not scaled to times of the log."
 """Of whole steps: no log says what each of their calls took."""
@@ -78,7 +78,7 @@ class PlannedWholeStep:
         """The baseline ("elastic plain"): right number of replicas, random assignment, prefix caching, each replica released
         when it is done, learning on all GPUs.
         """
-        weight = PLAIN_WEIGHT if self.aim.time_weight is None else self.aim.time_weight
+        weight = TIME_WEIGHT if self.aim.time_weight is None else self.aim.time_weight
         return self.of_calls.step.plain(weight)
 
     @cached_property

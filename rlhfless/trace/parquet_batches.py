@@ -22,6 +22,7 @@ from rlhfless.trace.limits import Guard
 
 BATCH_ROWS = 16_384
 BATCH_BYTES = 16 * 2**20  # of a batch, so that long responses make small batches
+BUFFER_BYTES = 2**16  # of a column that is read; without a buffer and with pre_buffer, all of a row group is in memory
 WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT96": 12}  # bytes of a value when it is read; 8 for others
 
 
@@ -88,7 +89,9 @@ def parquet_batches(
         texts = [] if plain else [field.name for field in metadata.schema.to_arrow_schema() if is_text(field.type)]
         rows, size = metadata.num_rows, decoded_bytes(metadata)
         batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES * max(rows, 1) // max(size, 1)))
-        with pq.ParquetFile(source, metadata=metadata, read_dictionary=texts) as file:
+        with pq.ParquetFile(
+            source, metadata=metadata, read_dictionary=texts, buffer_size=BUFFER_BYTES, pre_buffer=False
+        ) as file:
             threads = rows > batch_rows  # for few rows they take longer than reading does
             for batch in file.iter_batches(batch_rows, columns=names, use_threads=threads):
                 batch.validate(full=True)  # a text that is not UTF-8 would show only where it is read

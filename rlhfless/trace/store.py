@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -32,12 +32,13 @@ from rlhfless.trace import storage
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.journal import joined
 from rlhfless.trace.limits import Guard, Limits
-from rlhfless.trace.parquet_batches import checked_metadata, is_text, parquet_batches, to_frame
+from rlhfless.trace.parquet_batches import checked_metadata, intact, is_text, parquet_batches, to_frame
 from rlhfless.trace.schema.casts import is_null, jsonable
 from rlhfless.trace.schema.tables import META_KEYS, SCHEMA_VERSION, TABLES
 
 FOLDER, PLAN, PLANS, META = "steps", "plan.json", "plans.jsonl", "meta.json"
-ROWS_AT_ONCE = 65_536  # of a table, in memory as Arrow rows
+ROWS_AT_ONCE, BYTES_AT_ONCE = 65_536, 32 * 2**20  # of a table, in memory as Arrow rows
+BATCHES_AT_ONCE = 64  # before they become one: a small batch of its own takes more memory than its rows
 NO_LIMITS = Limits(line_bytes=2**62, rows=2**62, unpacked_bytes=2**62)
 """Of files that this process wrote itself; the others guard against logs of strangers."""
 TYPES = {
@@ -79,18 +80,39 @@ def load(folder: Path, limits: Limits | None = None) -> tuple[dict[str, Any], di
     """
     while True:
         meta = _read_meta(folder, limits)
+        listed = _step_folders(folder, meta["steps"])
         try:
-            found = _parts(folder, meta)
+            found = _parts(folder, meta, list(listed))
             frames = {table: _frame(found, table, Guard(limits)) for table in TABLES}
             read_plans = list(_plans(found, Guard(limits)))
+            tables, steps = joined(folder, frames, sorted([*meta["steps"], *listed]), limits)
         except TraceError:
-            if _read_meta(folder, limits)["steps"] == meta["steps"]:
+            if _still_there(folder, meta, listed, limits):
                 raise
-            continue  # a writer has put steps into the tables meanwhile
-        if _read_meta(folder, limits)["steps"] == meta["steps"]:
-            steps = sorted(step for part in found for step in part.steps)
-            frames, meta["steps"] = joined(folder, frames, steps, limits)
-            return meta, frames, read_plans
+            continue
+        if _still_there(folder, meta, listed, limits):
+            return {**meta, "steps": steps}, tables, read_plans
+
+
+def _step_folders(folder: Path, named: Collection[int]) -> dict[int, tuple[int, int] | None]:
+    """Return the unmerged steps, and what tells the folder of each from one that replaces it; None if it is gone meanwhile."""
+    folders: dict[int, tuple[int, int] | None] = {}
+    for step in unmerged_steps(folder, named):
+        try:
+            status = os.lstat(path_of(folder, step))
+            folders[step] = status.st_ino, status.st_mtime_ns
+        except OSError:  # whoever reads it says why
+            folders[step] = None
+    return folders
+
+
+def _still_there(folder: Path, meta: Mapping[str, Any], listed: Mapping[int, Any], limits: Limits | None) -> bool:
+    """Return whether no writer has merged, removed or replaced a step since it was listed.
+
+    New steps do not matter: so a reader that is slower than the writer comes to an end, too.
+    """
+    steps = _read_meta(folder, limits)["steps"]
+    return bool(steps == meta["steps"] and listed.items() <= _step_folders(folder, steps).items())
 
 
 def _read_meta(folder: Path, limits: Limits | None = None) -> dict[str, Any]:
@@ -122,7 +144,7 @@ def unmerged_steps(folder: Path, named: Collection[int]) -> list[int]:
     return sorted({int(name) for name in names if name.isdecimal()} - set(named))
 
 
-def _parts(folder: Path, meta: Mapping[str, Any]) -> list[Part]:
+def _parts(folder: Path, meta: Mapping[str, Any], unmerged: Sequence[int]) -> list[Part]:
     """Return the parts with the rows that count, the tables first.
 
     Raises:
@@ -135,7 +157,7 @@ def _parts(folder: Path, meta: Mapping[str, Any]) -> list[Part]:
                 f"{folder}: {table}.parquet is missing, but meta.json describes an executed run; restore that file"
             )
     tables = [Part(folder, named)] if named else []
-    return tables + [Part(path_of(folder, step), [step], True) for step in unmerged_steps(folder, named)]
+    return tables + [Part(path_of(folder, step), [step], True) for step in unmerged]
 
 
 def _frame(parts: Sequence[Part], table: str, guard: Guard) -> pd.DataFrame:
@@ -144,7 +166,8 @@ def _frame(parts: Sequence[Part], table: str, guard: Guard) -> pd.DataFrame:
 
 
 def _rows(parts: Sequence[Part], table: str, guard: Guard, plain: bool = False) -> Iterator[pa.Table]:
-    """Yield the rows of a table from all parts, about ``ROWS_AT_ONCE`` at a time and always with all of its columns.
+    """Yield the rows of a table from all parts, about ``ROWS_AT_ONCE`` or ``BYTES_AT_ONCE`` at a time and always with all of
+    its columns.
 
     Args:
         plain: texts are not dictionaries, so that they can be written.
@@ -152,35 +175,56 @@ def _rows(parts: Sequence[Part], table: str, guard: Guard, plain: bool = False) 
     Raises:
         TraceError: a file is missing or damaged, the files are larger than the limits, or a column has several types.
     """
-    files = []
+    files: list[tuple[Part, Path]] = []
+    schemas: list[pa.Schema] = []
     for part in parts:
         path = part.folder / f"{table}.parquet"
         if part.is_step or table == "rollouts" or path.exists():  # a log's tables have nothing else
-            files.append((part, path, checked_metadata(guard, path, path)))
-            guard.add_rows(path, files[-1][2].num_rows)
+            metadata = checked_metadata(guard, path, path)  # not kept: for thousands of files it is larger than their rows
+            guard.add_rows(path, metadata.num_rows)
+            files.append((part, path))
+            own = metadata.schema.to_arrow_schema().remove_metadata()
+            if own not in schemas:
+                schemas.append(own)
     if not files:
         return
     try:
-        schema = pa.unify_schemas(
-            [metadata.schema.to_arrow_schema().remove_metadata() for _, _, metadata in files], promote_options="permissive"
-        )
+        schema = pa.unify_schemas(schemas, promote_options="permissive")
         if not plain:
             texts = [pa.dictionary(pa.int32(), field.type) if is_text(field.type) else field.type for field in schema]
             schema = pa.schema([field.with_type(kind) for field, kind in zip(schema, texts, strict=True)])
-        waiting, count = [schema.empty_table()], 0
-        for part, path, metadata in files:
-            for batch in parquet_batches(path, path, metadata, plain=plain):
-                rows = pa.Table.from_batches([batch])
-                rows = rows if part.is_step else _of_steps(rows, part.steps)
-                waiting, count = [*waiting, rows], count + len(rows)
-                if count >= ROWS_AT_ONCE:
-                    yield pa.concat_tables(waiting, promote_options="permissive")
-                    waiting, count = [schema.empty_table()], 0
-        yield pa.concat_tables(waiting, promote_options="permissive")
+        yield from _gathered((rows for part, path in files for rows in _rows_in(part, path, plain)), schema.empty_table())
     except pa.ArrowException as error:
         raise TraceError(
             f"{parts[-1].folder}: the {table} of its steps have different columns or types ({reason(error)})"
         ) from error
+
+
+def _rows_in(part: Part, path: Path, plain: bool) -> Iterator[pa.Table]:
+    with intact(path):
+        metadata = pq.read_metadata(path)
+    for batch in parquet_batches(path, path, metadata, plain=plain):
+        rows = pa.Table.from_batches([batch])
+        yield rows if part.is_step else _of_steps(rows, part.steps)
+
+
+def _gathered(batches: Iterable[pa.Table], empty: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows of many batches as fewer tables, each with the columns of ``empty``; at least one."""
+    gathered: list[pa.Table] = [empty]
+    waiting: list[pa.Table] = []
+    count = size = 0
+    for rows in batches:
+        waiting, count, size = [*waiting, rows], count + len(rows), size + rows.nbytes
+        if len(waiting) == BATCHES_AT_ONCE:
+            gathered, waiting = [*gathered, _one(empty, *waiting).combine_chunks()], []
+        if count >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield _one(*gathered, *waiting)
+            gathered, waiting, count, size = [empty], [], 0, 0
+    yield _one(*gathered, *waiting)
+
+
+def _one(*tables: pa.Table) -> pa.Table:
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
 def _of_steps(rows: pa.Table, steps: Sequence[int]) -> pa.Table:
@@ -305,12 +349,14 @@ def merge_steps(folder: Path, meta: Mapping[str, Any]) -> None:
     """
     remove_leftovers(folder)
     named = storage.read_json(folder / META)["steps"]
-    if not unmerged_steps(folder, named):
+    unmerged = unmerged_steps(folder, named)
+    if not unmerged:
         return
-    parts = _parts(folder, {"steps": named})
+    parts = _parts(folder, {"steps": named}, unmerged)
     for table in TABLES:
         storage.replace_file(folder / f"{table}.parquet", partial(_copy, parts, table))
-    storage.write_text(folder / PLANS, "".join(map(_line, _plans(parts, Guard(NO_LIMITS)))))
+    plans = _plans(parts, Guard(NO_LIMITS))
+    storage.replace_file(folder / PLANS, lambda stream: stream.writelines(_line(plan).encode() for plan in plans))
     write_meta(folder, meta)
     _remove_steps(folder)
 

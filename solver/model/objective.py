@@ -16,6 +16,7 @@ from solver.model.ordered_sums import dot
 from solver.model.workload import FloatArray
 
 COSTS = ("gpu_s", "usd")
+TIME_WEIGHT = 0.7  # w in T^w C^(1-w) of plans, where nobody states one; that of the RLHFless paper (lambda)
 TOLERANCE = 1e-9  # relative, by which a limit may be missed: times are sums of rounded numbers
 
 
@@ -38,7 +39,7 @@ class Objective:
         PlanningError: a weight or share lies outside its range, several limits are given, or one is not above 0.
     """
 
-    time_weight: float = 0.7
+    time_weight: float = TIME_WEIGHT
     deadline_s: float | None = None
     budget_gpu_s: float | None = None
     budget_usd: float | None = None

@@ -54,7 +54,7 @@ def test_slimes_two_records_of_one_step() -> None:
     said = case("04_*/console.log")
     assert value(said, "responses_per_step") == 256
     assert value(said, "response_tokens_per_step") == pytest.approx(710_071)
-    assert value(said, "gpus") == pytest.approx(8.0, abs=0.01)
+    assert value(said, "gpus_generate") == pytest.approx(8.0, abs=0.01)
     assert value(said, "ms_per_token") == pytest.approx(90.6, abs=0.05)
     assert value(said, "mean_over_longest") == pytest.approx(0.677, abs=5e-4)
     assert value(said, "cut_share") == pytest.approx(119 / 256)

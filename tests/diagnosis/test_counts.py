@@ -58,7 +58,7 @@ def test_tokens_of_the_ranks_that_train_say_nothing_of_all_gpus() -> None:
     assert {"gpus", "responses_per_gpu"}.isdisjoint(numbers)
 
 
-def test_shares_written_in_full_give_responses_and_these_the_gpus() -> None:
+def test_shares_written_in_full_give_responses_and_these_the_gpus_that_generate() -> None:
     """119 of 256 responses were cut, and 256 lengths have this mean."""
     numbers = found(
         truncation_rate=119 / 256, response_tokens_mean=710_071 / 256, response_tokens_max=4096.0, generate_s=371.1796889305115,
@@ -66,7 +66,16 @@ def test_shares_written_in_full_give_responses_and_these_the_gpus() -> None:
     ).numbers  # fmt: skip
     assert numbers["responses_per_step"].value == 256
     assert numbers["response_tokens_per_step"].value == pytest.approx(710_071)
-    assert numbers["gpus"].value == pytest.approx(8.0, abs=0.01)
+    assert numbers["gpus_generate"].value == pytest.approx(8.0, abs=0.01)
+
+
+@pytest.mark.parametrize("training", [{}, {"step_s": 500.0, "wait_s": 300.0, "learn_s": 150.0}], ids=["unknown", "divided"])
+def test_a_rate_per_gpu_that_generates_tells_these_gpus_alone(training: dict[str, float]) -> None:
+    """slime's rate is of the GPUs of its engines; those of the trainer may be others."""
+    numbers = found(response_tokens_mean=1000.0, responses=64.0, generate_s=100.0, tokens_per_gpu_s=80.0, **training).numbers
+    assert numbers["gpus_generate"].value == pytest.approx(8.0)
+    assert "GPU that generates" in numbers["gpus_generate"].how
+    assert "gpus" not in numbers
 
 
 def test_ways_that_contradict_each_other_are_a_range_and_named() -> None:

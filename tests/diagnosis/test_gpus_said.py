@@ -24,7 +24,9 @@ SLIME = {
 def said_of(stated: Stated, facts: dict[str, float] | None = None, framework: str = "verl", **logged: Any) -> GpusSaid:
     """Return what is said of the GPUs of one logged step."""
     run = LoggedRun("log", framework, pd.DataFrame([{"step": 0, **logged}]), facts=facts or {}, stated=stated)
-    return gpus_said(run, collect(run).numbers.get("gpus"), apart=synchronous(run) is False)
+    numbers = collect(run).numbers
+    derived = numbers.get("gpus") or numbers.get("gpus_generate")
+    return gpus_said(run, derived, apart=synchronous(run) is False)
 
 
 def test_gpus_that_nobody_logged_are_as_stated() -> None:

@@ -117,3 +117,35 @@ print(recorder.recorded, recorder.lost)
     for part in ("file locks", "Linux or macOS", "WSL"):
         assert part in run.stderr
     assert "Traceback" not in run.stderr
+
+
+IMPORTS_ALL = """
+import importlib
+import sys
+
+missing, names = sys.argv[1].split(","), sys.argv[2].split(",")
+with_extras = []
+for name in names:  # whatever else they import is loaded while the modules are there
+    try:
+        importlib.import_module(name)
+        with_extras.append(name)
+    except ModuleNotFoundError as error:
+        if error.name in missing or error.name.partition(".")[0] in ("rlhfless", "solver"):
+            raise
+for name in [name for name in sys.modules if name.partition(".")[0] in ("rlhfless", "solver")]:
+    del sys.modules[name]
+sys.modules.update(dict.fromkeys(missing))
+for name in with_extras:
+    importlib.import_module(name)
+print(len(with_extras))
+"""
+
+
+@pytest.mark.full
+def test_every_module_can_be_imported_where_the_system_has_no_posix_modules() -> None:
+    files = [path.relative_to(ROOT) for top in ("rlhfless", "solver") for path in sorted((ROOT / top).rglob("*.py"))]
+    names = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in files if path.stem != "__main__"]
+    command = [sys.executable, "-c", IMPORTS_ALL, ",".join(ONLY_POSIX), ",".join(names)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout.split()[-1]) > 500, "most of them need no extra"

@@ -250,6 +250,27 @@ def test_a_writer_keeps_no_responses_in_memory(tmp_path: Path) -> None:
     assert len(writer.trace.rollouts) == 36
 
 
+@pytest.mark.full
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system does not tell a process's largest memory")
+def test_closing_takes_no_more_memory_for_many_steps(tmp_path: Path) -> None:
+    """Beside the rows of 2,000 small steps, what their 8,000 files say of themselves would take 200 MB."""
+    writer = TraceWriter(tmp_path)
+    writer.append_step(**step(0))
+    for number in range(1, 2000):
+        shutil.copytree(store.path_of(tmp_path, 0), store.path_of(tmp_path, number))
+    closing = child(
+        "from pathlib import Path",
+        "from rlhfless.trace import store",
+        "def peak_kib(): return int(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])",
+        "before = peak_kib()",
+        f"store.merge_steps(Path({str(tmp_path)!r}), {{'steps': list(range(2000))}})",
+        "grown = peak_kib() - before",
+        "sys.exit(f'{grown:,} KiB more' if grown > 90_000 else None)",
+    )
+    assert closing.wait(timeout=600) == 0
+    assert pq.read_metadata(tmp_path / "rollouts.parquet").num_rows == 12_000
+
+
 # --- steps and tables -----------------------------------------------------------------------------------------------------
 
 
@@ -295,6 +316,73 @@ def test_steps_are_read_while_they_are_put_into_tables(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(store, "unmerged_steps", closed_meanwhile)
     assert read_trace(tmp_path).steps == [0]
+
+
+def resumed_by_another_process(folder: Path, at: int, *more: str) -> None:
+    """Remove the steps from ``at`` on in another process, and do more there."""
+    code = ["from trace_samples import step", "from rlhfless.trace import TraceWriter"]
+    assert child(*code, f"writer = TraceWriter.resume({str(folder)!r}, {at})", *more).wait(timeout=600) == 0
+
+
+def test_steps_are_read_while_another_process_resumes_at_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process removes steps after the reader has listed them."""
+    writer = TraceWriter(tmp_path)
+    for number in range(3):
+        writer.append_step(**step(number))
+    list_steps = store.unmerged_steps
+
+    def resumed_meanwhile(folder: Path, named: Any) -> list[int]:
+        monkeypatch.undo()
+        found = list_steps(folder, named)
+        resumed_by_another_process(folder, 1)
+        return found
+
+    monkeypatch.setattr(store, "unmerged_steps", resumed_meanwhile)
+    assert read_trace(tmp_path).steps == [0]
+
+
+def test_a_step_that_another_process_replaces_is_read_from_one_of_the_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process removes the step after the reader has read its tables, and writes it anew without spans."""
+    writer = TraceWriter(tmp_path)
+    for number in range(2):
+        writer.append_step(**step(number))
+    read_journal = store.joined
+
+    def replaced_meanwhile(*given: Any) -> Any:
+        monkeypatch.undo()
+        later = "writer.append_step(**{table: rows for table, rows in step(1).items() if table != 'spans'})"
+        resumed_by_another_process(tmp_path, 1, later)
+        return read_journal(*given)
+
+    monkeypatch.setattr(store, "joined", replaced_meanwhile)
+    assert read_trace(tmp_path).spans["step"].unique().tolist() == [0]
+
+
+def test_a_reader_does_not_wait_for_a_writer_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that are appended while others are read are those of the next reader."""
+    writer = TraceWriter(tmp_path)
+    writer.append_step(**step(0))
+    list_steps = store.unmerged_steps
+
+    def appended_meanwhile(folder: Path, named: Any) -> list[int]:
+        found = list_steps(folder, named)
+        writer.append_step(**step(writer.next_step))
+        return found
+
+    monkeypatch.setattr(store, "unmerged_steps", appended_meanwhile)
+    assert read_trace(tmp_path).steps == [0]
+
+
+@pytest.mark.parametrize("name", ["7", "000007"])
+def test_a_file_in_place_of_a_step_is_named(tmp_path: Path, name: str) -> None:
+    TraceWriter(tmp_path).append_step(**step(0))
+    (tmp_path / "steps" / name).write_text("mine")
+    with refused(TraceError, "steps/000007/rollouts.parquet"):
+        read_trace(tmp_path)
 
 
 def test_an_overwritten_trace_leaves_no_steps_behind(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps.aim import Aim
 from rlhfless.simulate.whole_steps.choice import WholeStepChoice
 from rlhfless.simulate.whole_steps.whole_step import WholeStep
+from solver.model.objective import TIME_WEIGHT
 from solver.model.step_levers import (
     ACTOR_SIZE,
     ASSIGNMENT,
@@ -39,7 +40,7 @@ STAGES: Mapping[str, frozenset[str]] = {
 """Levers that each stage adds to those before it, if the step offers them. Drafts come last."""
 
 
-def lever_savings(step: WholeStep, time_weight: float = 0.7, drafts: SimulatedDrafts | None = None) -> pd.DataFrame:
+def lever_savings(step: WholeStep, time_weight: float = TIME_WEIGHT, drafts: SimulatedDrafts | None = None) -> pd.DataFrame:
     """Return the share of ``T^w C^(1-w)`` that every optimisation saves, compared with the best plan without it.
 
     See ``savings_of``.
@@ -76,7 +77,7 @@ def savings_of(step: WholeStep, choice: WholeStepChoice, aim: Aim, drafts: Simul
     return pd.DataFrame(rows)
 
 
-def lever_stages(step: WholeStep, time_weight: float = 0.7, drafts: SimulatedDrafts | None = None) -> pd.DataFrame:
+def lever_stages(step: WholeStep, time_weight: float = TIME_WEIGHT, drafts: SimulatedDrafts | None = None) -> pd.DataFrame:
     """Return time and cost of the step as optimisations are added one by one.
 
     Each plan minimises ``T^w C^(1-w)`` on the length forecast, and is executed with the true lengths.

@@ -19,6 +19,7 @@ from rlhfless.training.config.section import (
     ShareAboveZero,
 )
 from solver.model.drafting import MAX_DRAFT_TOKENS, Drafting
+from solver.model.objective import TIME_WEIGHT
 from solver.model.plurals import counted
 
 DraftTokens = Annotated[int, Field(strict=True, ge=1, le=MAX_DRAFT_TOKENS)]
@@ -31,7 +32,7 @@ class PlannerConfig(Section):
 
     policy: str = "solver"
     """Scheduling policy of generation, such as random or solver+replan; ``rlhfless.scheduling.policies()`` lists all."""
-    time_weight: Share = 0.7
+    time_weight: Share = TIME_WEIGHT
     """Weight w of time T against cost C: T^w C^(1-w) is minimised, so 1 is time only and 0 is cost only."""
     tau: ShareAboveZero = 0.7
     """Share of an actor's responses after which the rest migrate, for the policies rlhfless and random+tau."""

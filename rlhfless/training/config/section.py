@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from rlhfless.errors import likely_meant
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.their_names import NAMES, ON_COMMAND_LINE, in_python_only, of_others, value_of_others
 from solver.model.errors import as_given
@@ -39,9 +39,6 @@ def _listed(value: Any) -> Any:
 Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 """Several texts; one alone needs no list."""
 
-
-LIKE = 0.8
-"""Names are told as the likely ones from this ratio of ``difflib`` on; others would mislead."""
 
 _KINDS: dict[str, list[type[Section]]] = {}
 """Classes of a configuration by section; several where it is one of them."""
@@ -183,7 +180,7 @@ def likely(name: str, known: Collection[str], *, python: bool) -> str:
     by_part = {each.rpartition(".")[2]: each for each in known}
     word = name.rpartition(".")[2]
     for typed, names in ((name, known), (word, [*by_part, *NAMES])):
-        for closest in difflib.get_close_matches(typed, names, 1, LIKE):
+        if (closest := likely_meant(typed, names)) is not None:
             ours = closest if closest in known else by_part.get(closest)
             return of_others(closest, python=python) or f"{ours} is the closest"
     return "rlhfless train --dry-run prints all of them"

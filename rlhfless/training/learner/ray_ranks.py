@@ -7,7 +7,6 @@ meet at an address of its node, and speak through the interface that has their o
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 import struct
@@ -179,6 +178,8 @@ def interface_of(address: str) -> str | None:
         >>> interface_of("127.0.0.1")
         'lo'
     """
+    import fcntl  # Windows lacks it, where this file can be imported, too
+
     wanted = socket.inet_aton(address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -115,6 +116,21 @@ def test_wrong_arguments_are_refused() -> None:
     own = [SampledGroup(np.array([0]), False)] * 3
     with refused(InputError, f"{MOST_ROUNDS} rounds"):
         sampled(own, own, 3, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("simulate", [dynamic_sampling.way, dynamic_sampling.with_range], ids=["way", "range"])
+@pytest.mark.parametrize("at_once", [False, True], ids=["rounds", "at once"])
+def test_a_log_of_nearly_only_useless_groups_is_refused_as_such(simulate: Callable[..., object], at_once: bool) -> None:
+    """The share is the log's own: the sentence names its groups, and no argument that nobody gave."""
+    run = replace(small_run(TWO_STEPS), useless_share=0.95)
+    with refused(InputError, "95%", "groups are equal", "10 times its prompts", "at most 90%") as refusal:
+        simulate(run, at_once)
+    assert "useless_share" not in str(refusal.value)
+
+
+def test_a_stated_share_takes_the_place_of_the_logs() -> None:
+    run = replace(small_run(TWO_STEPS), useless_share=0.95)
+    assert dynamic_sampling.way(run, useless_share=0.0).parameters["useless_share"] == 0.0
 
 
 def test_a_missing_reward_makes_all_unknown() -> None:

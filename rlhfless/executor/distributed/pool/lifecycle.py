@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from rlhfless.errors import InputError
 from solver.model.errors import as_given, is_number
-from solver.model.objective import NonGenerationPhases, Objective
+from solver.model.objective import TIME_WEIGHT, NonGenerationPhases, Objective
 from solver.model.plan import Plan
 
 
@@ -179,7 +179,7 @@ class Lifecycle:
     idle_timeout_s: float | None = None
     prewarm: Forecast | None = None
     patience_s: float = 60.0
-    time_weight: float = 0.7
+    time_weight: float = TIME_WEIGHT
 
     def __post_init__(self) -> None:
         if self.idle_timeout_s is not None:
