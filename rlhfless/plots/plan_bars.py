@@ -219,7 +219,14 @@ def _line(info: _Data, label: str) -> str:
     """Describe the frame in words."""
     parts = [
         f"{row.side}: {counted(row.actors, 'actor')}, {number(row.makespan_s, 's')}, {number(row.gpu_seconds, 'GPU-seconds')}"
-        + (f", at most {row.gap:.2%} above the best such plan" if row.gap == row.gap else "")
+        + _above_the_best(row.gap)
         for row in info.plans[info.plans["label"] == label].itertuples()
     ]
     return "; ".join(parts)
+
+
+def _above_the_best(gap: float) -> str:
+    """Say how far a plan is above the best one at most; nothing where that is unknown."""
+    if np.isnan(gap):
+        return ""
+    return ", and no plan is better" if gap < 5e-5 else f", at most {gap:.2%} above the best plan"
