@@ -15,6 +15,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from rlhfless.plots.bars import bars
+from rlhfless.plots.lines import line
 from rlhfless.plots.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION
 from rlhfless.plots.style import legend_below, styled
 
@@ -142,25 +144,28 @@ def facets(
 
 def _draw(fig: go.Figure, panel: Panel, rows: pd.DataFrame, look: Look, in_legend: bool, cell: Mapping[str, int]) -> None:
     """Add the trace of one value of the hue."""
-    label, x, y = look.label, rows[panel.x], rows[panel.y]
-    common: dict[str, Any] = {"name": label, "legendgroup": label, "showlegend": in_legend, **cell}
-    bar = {"color": look.colour, "pattern": {"shape": look.hatch, "fgcolor": "#444444", "size": 6}}
-    if panel.kind == "bars":
-        fig.add_bar(x=x, y=y, marker=bar, hovertemplate=f"<b>{label}</b><br>%{{x}}: %{{y:.4g}}<extra></extra>", **common)
-    elif panel.kind == "across":
-        fig.add_bar(x=y, y=x, orientation="h", marker=bar, hovertemplate=f"{label}: %{{x:.4g}}<extra>%{{y}}</extra>", **common)
-    else:
-        dash = look.symbol.startswith("line-")
-        marker = {
-            "color": look.colour, "symbol": look.symbol or None, "size": 17 if dash else 9,
-            "line": {"width": 2.5, "color": look.colour} if dash else {"width": 1, "color": "#444444"},
-        }  # fmt: skip
-        mode = {"points": "markers", "lines": "lines+markers", "curve": "lines"}[panel.kind if look.symbol else "curve"]
-        fig.add_scatter(
-            x=x, y=y, mode=mode, marker=marker,
-            line={"color": look.colour, "dash": look.dash, "width": 2}, error_y=_interval(panel, rows),
-            hovertemplate=f"<b>{label}</b><br>%{{x}}: %{{y:.4g}}<extra></extra>", **common,
-        )  # fmt: skip
+    label, place = look.label, {"rows": cell["row"], "cols": cell["col"]}
+    common: dict[str, Any] = {"name": label, "legendgroup": label, "showlegend": in_legend}
+    if panel.kind in ("bars", "across"):
+        upright = panel.kind == "bars"
+        hover = (
+            f"<b>{label}</b><br>%{{x}}: %{{y:.4g}}<extra></extra>" if upright else f"{label}: %{{x:.4g}}<extra>%{{y}}</extra>"
+        )
+        marker = {"color": look.colour, "pattern": {"shape": look.hatch, "fgcolor": "#444444", "size": 6}}
+        part = {"marker": marker, "hovertemplate": hover, **common}
+        fig.add_traces(bars(rows, rows[panel.x], {panel.y: part}, upright=upright), **place)
+        return
+    dash = look.symbol.startswith("line-")
+    marker = {
+        "color": look.colour, "symbol": look.symbol or None, "size": 17 if dash else 9,
+        "line": {"width": 2.5, "color": look.colour} if dash else {"width": 1, "color": "#444444"},
+    }  # fmt: skip
+    mode = {"points": "markers", "lines": "lines+markers", "curve": "lines"}[panel.kind if look.symbol else "curve"]
+    trace = line(
+        rows, panel.x, panel.y, mode=mode, marker=marker, line={"color": look.colour, "dash": look.dash, "width": 2},
+        error_y=_interval(panel, rows), hovertemplate=f"<b>{label}</b><br>%{{x}}: %{{y:.4g}}<extra></extra>", **common,
+    )  # fmt: skip
+    fig.add_traces([trace], **place)
 
 
 def _interval(panel: Panel, rows: pd.DataFrame) -> dict[str, Any] | None:
