@@ -151,8 +151,8 @@ def _draw(fig: go.Figure, panel: Panel, rows: pd.DataFrame, look: Look, in_legen
         hover = (
             f"<b>{label}</b><br>%{{x}}: %{{y:.4g}}<extra></extra>" if upright else f"{label}: %{{x:.4g}}<extra>%{{y}}</extra>"
         )
-        marker = {"color": look.colour, "pattern": {"shape": look.hatch, "fgcolor": "#444444", "size": 6}}
-        part = {"marker": marker, "hovertemplate": hover, **common}
+        bar = {"color": look.colour, "pattern": {"shape": look.hatch, "fgcolor": "#444444", "size": 6}}
+        part = {"marker": bar, "hovertemplate": hover, **common}
         fig.add_traces(bars(rows, rows[panel.x], {panel.y: part}, upright=upright), **place)
         return
     dash = look.symbol.startswith("line-")
