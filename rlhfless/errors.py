@@ -107,12 +107,12 @@ def other_version(what: str, found: object, known: int) -> str:
     return f"is {what} of version {found!r}, and this rlhfless reads version {known}; {advice}"
 
 
-LIKE = 0.8
+LIKE = 0.7
 """From this ratio of ``difflib`` on a name is taken for a misspelt one; less like ones mislead."""
 
 
 def likely_meant(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is likely meant by a misspelt one, or by one with words more or less; None if there is none.
+    """Return the known name that is likely meant by a misspelt one, or by one with a word more or less; None if there is none.
 
     Example:
         >>> known = ["temperature", "max_response_tokens", "max_steps"]
@@ -125,7 +125,7 @@ def likely_meant(name: str, known: Iterable[str]) -> str | None:
         return close[0]
     words = _words(name)
     similar = [one for one in names if words < _words(one) or _words(one) < words]
-    return similar[0] if len(similar) == 1 else None
+    return similar[0] if len(similar) == 1 and len(words ^ _words(similar[0])) == 1 else None
 
 
 def _words(name: str) -> set[str]:

@@ -21,6 +21,9 @@ def test_a_reason_is_one_short_line(error: Exception, said: str) -> None:
     assert reason(error) == said
 
 
+NAMES = ["gpus", "profile", "time_weight", "max_response_tokens", "max_prompts", "policies", "train", "tokens_of_a_micro_batch"]
+
+
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
@@ -29,11 +32,15 @@ def test_a_reason_is_one_short_line(error: Exception, said: str) -> None:
         ("num-gpus", "gpus"),
         ("weight", "time_weight"),
         ("max_tokens", "max_response_tokens"),
+        ("time_w", "time_weight"),
+        ("policy", "policies"),
+        ("training", "train"),
+        ("batch", None),
         ("max", None),
         ("price", None),
         ("", None),
     ],
 )
 def test_a_name_that_is_like_one_or_has_its_words_is_meant(typed: str, meant: str | None) -> None:
-    assert likely_meant(typed, ["gpus", "profile", "time_weight", "max_response_tokens", "max_prompts"]) == meant
+    assert likely_meant(typed, NAMES) == meant
     assert likely_meant(typed, []) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -126,8 +127,7 @@ def simulate(options: SimulateOptions) -> None:
                 _print_tables(run, stop.finished, {})
             raise KeyboardInterrupt(_how_to_shorten(stop.finished, chosen, len(steps), out)) from None
         if out is not None:
-            for name, trace in result.traces.items():
-                trace.save(out / name)
+            _save(run, result, out, printed=options.format != "json")
         if options.format == "json":
             _print_json(run, result)
             return
@@ -148,15 +148,33 @@ def _finished(result: Comparison, chosen: Sequence[str], steps: int) -> str:
 
 
 def _how_to_shorten(result: Comparison | None, chosen: Sequence[str], steps: int, out: Path | None) -> str:
-    """Say what is finished of an interrupted simulation, and which options simulate fewer steps or policies."""
+    """Say what is finished of an interrupted simulation, and which option simulates fewer steps."""
     nothing = "" if out is None else f"; {out} is not written"
     if result is None:
-        done, fewer = "no policy has finished a step", f"--steps 1 --policies {chosen[0]} for the shortest simulation"
+        done, fewer = "no policy has finished a step", "--steps 1 for the shortest simulation"
+    elif len(result.traces) < len(chosen):
+        done, fewer = _finished(result, chosen, steps), "--steps 1 for one step, or name fewer policies"
     else:
-        names = list(result.traces)
-        only = f" --policies {','.join(names)}" if len(names) < len(chosen) else ""
-        done, fewer = _finished(result, chosen, steps), f"--steps {len(result.logged)}{only} for no more than that"
+        done = _finished(result, chosen, steps)
+        fewer = f"--steps {len(result.logged)} for as many steps, taken evenly from all"
     return f"{done}{nothing}; the same line begins anew, so add {fewer}"
+
+
+def _save(run: Run, result: Comparison, out: Path, *, printed: bool) -> None:
+    """Write the trace of every policy: all of them or none.
+
+    Raises:
+        KeyboardInterrupt: see ``simulate``; the tables are ``printed`` before.
+    """
+    try:
+        for name, trace in result.traces.items():
+            trace.save(out / name)
+    except KeyboardInterrupt:
+        for name in result.traces:
+            shutil.rmtree(out / name, ignore_errors=True)
+        if printed:
+            _print_tables(run, result, {})
+        raise KeyboardInterrupt(f"all steps are finished, but {out} is not written; the same line begins anew") from None
 
 
 def _print_json(run: Run, result: Comparison) -> None:

@@ -76,7 +76,7 @@ def gpus_said(run: LoggedRun, derived: Number | None, *, apart: bool) -> GpusSai
     """Return the GPUs of a run in words, and whether what was stated contradicts the log.
 
     Args:
-        derived: the GPUs that follow from counts and rates of the log; where training has its own, those that generate.
+        derived: the GPUs that follow from counts and rates of the log; as ``gpus_generate``, training may have others.
         apart: whether training has GPUs of its own.
     """
     gpus, stated = gpus_of(run), run.stated.gpus
@@ -84,14 +84,19 @@ def gpus_said(run: LoggedRun, derived: Number | None, *, apart: bool) -> GpusSai
     own = {"its own count": same_in_all(run, "gpus"), **recorded(run)}
     if None not in sides:
         own = {"its own count": sum(filter(None, sides))}
+    generating = derived is not None and derived.key == "gpus_generate"
     if derived is not None and stated is not None and _within(stated, derived):
         own[derived.how] = float(stated)
-    elif derived is not None and not (stated is not None and apart):
+    elif derived is not None and not (stated is not None and (apart or (generating and stated > derived.high))):
         own[derived.how] = float(round(derived.value))
     known = {way: value for way, value in own.items() if value is not None}
     divided = "" if None in sides else f": {sides[0]:,.0f} generate and {sides[1]:,.0f} train"
     if stated is None:
-        return GpusSaid(f"{next(iter(known.values())):,.0f}, as the log has it{divided}") if known else NOBODY_SAYS
+        if not known:
+            return NOBODY_SAYS
+        way, value = next(iter(known.items()))
+        which = " that generate" if generating and derived is not None and way == derived.how else ""
+        return GpusSaid(f"{value:,.0f}{which}, as the log has it{divided}")
     of_sides = run.stated.gpus_generate, run.stated.gpus_train
     if None not in (*sides, *of_sides) and of_sides != sides:
         said = f"you stated {of_sides[0]:,.0f} that generate and {of_sides[1]:,.0f} that train"

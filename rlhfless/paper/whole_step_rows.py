@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.paper.machine import Machine
+from rlhfless.paper.runs import WEIGHT
 from rlhfless.scheduling.baselines import Static
 from rlhfless.simulate import STRONG, WEAK, Aim, DrawnDrafts, LoggedStep, SimulationConfig, StepCosts, WholeStep
 from rlhfless.simulate.drafts import SimulatedDrafts
@@ -26,8 +27,7 @@ from solver.bounds.bound_over_time import BoundOverTime
 from solver.model.objective import Objective
 from solver.model.step_levers import ACTOR_SIZE
 
-WEIGHT = 0.7  # of time in T^w C^(1-w), by which elastic plain is sized and levers are counted
-OBJECTIVE = Objective(WEIGHT)
+OBJECTIVE = Objective(WEIGHT)  # by which elastic plain is sized and levers are counted
 MARGIN = 0.02  # by which plans aim at more than a speed, as forecasts are wrong
 SPEEDUPS = {"1.35x": 1.35, "2x": 2.0}
 """Aims: least cost at these speeds over the naive system."""

@@ -116,7 +116,8 @@ def plot_plan_bars(
         plans: label (of the slider) to plan. workload, latency: what the plans were made for; the bars are those of the
             planning model, the affine fit.
         splits: the same labels to the plan to compare with. front: plans that no other plan beats, in GPU-seconds, with the
-            bound curve of the planning model.
+            bound curve of the planning model; beside it, ``plans`` may have any number of actors, and it is said how far each
+            is above the best plan at most.
         of: what the labels are. start: the label that is shown first; the middle one when None.
 
     Returns:
@@ -219,14 +220,15 @@ def _line(info: _Data, label: str) -> str:
     """Describe the frame in words."""
     parts = [
         f"{row.side}: {counted(row.actors, 'actor')}, {number(row.makespan_s, 's')}, {number(row.gpu_seconds, 'GPU-seconds')}"
-        + _above_the_best(row.gap)
+        + ("" if info.front.empty else _above_the_best(row.gap))
         for row in info.plans[info.plans["label"] == label].itertuples()
     ]
     return "; ".join(parts)
 
 
 def _above_the_best(gap: float) -> str:
-    """Say how far a plan is above the best one at most; nothing where that is unknown."""
+    """Say how far a plan with any number of actors is above the best one at most; nothing where that is unknown."""
     if np.isnan(gap):
         return ""
-    return ", and no plan is better" if gap < 5e-5 else f", at most {gap:.2%} above the best plan"
+    above = gap / (1 - gap) if gap < 1 else np.inf
+    return ", no plan is better" if above < 5e-5 else f", at most {above:.2%} above the best plan by what is minimised"

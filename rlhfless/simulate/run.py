@@ -141,11 +141,11 @@ def simulate_steps(
                 before.append(_Row(record, logged, facts, _row_bound(setting, bound, whole)))
             if on_step is not None:
                 on_step(logged.step)
+        if not seen:
+            raise TraceError("there is no step to simulate; at least one step of the log is needed")
+        return _compared(setting, done, seen)
     except KeyboardInterrupt as stop:
         raise SimulationInterrupted(_finished(setting, done, seen)) from stop
-    if not seen:
-        raise TraceError("there is no step to simulate; at least one step of the log is needed")
-    return _compared(setting, done, seen)
 
 
 def _finished(

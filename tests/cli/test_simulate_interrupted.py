@@ -19,6 +19,7 @@ from command_line import run_rlhfless
 from rlhfless.simulate import Comparison
 from rlhfless.simulate import run as simulating
 from rlhfless.system.time_limits import interrupted_by_time_limits
+from rlhfless.trace import Trace
 
 ON = ["--gpus", "8", "--gpus-per-actor", "2", "--profile", "l40s-qwen2.5-3b-tp2", "--policies", "static,random,fold"]
 STEPS = 4
@@ -79,7 +80,7 @@ def test_the_tables_of_finished_steps_are_printed_as_a_part(
     assert line.startswith("rlhfless: interrupted; 2 of 4 steps finished under static, random, fold; ")
     assert f"{out} is not written" in line
     monkeypatch.undo()
-    again = run_rlhfless("simulate", log, *ON, "-o", out, *shlex.split(re.search(r"add (.*) for no more", line).group(1)))
+    again = run_rlhfless("simulate", log, *ON, "-o", out, *shlex.split(re.search(r"add (.*) for as many steps", line).group(1)))
     assert again.exit_code == 0, again.stderr
     assert "PARTIAL" not in again.stdout
 
@@ -90,7 +91,7 @@ def test_policies_that_finished_the_first_step_are_printed(log: Path, monkeypatc
     assert done.exit_code == 130
     assert done.stdout.startswith("PARTIAL: 1 of 4 steps finished under static, random; fold had not finished it.\n")
     assert policies_in(done.stdout) == ["static", "random"]
-    assert done.stderr.splitlines()[-1].endswith("so add --steps 1 --policies static,random for no more than that")
+    assert done.stderr.splitlines()[-1].endswith("so add --steps 1 for one step, or name fewer policies")
 
 
 def test_where_nothing_is_finished_no_table_is_printed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +99,7 @@ def test_where_nothing_is_finished_no_table_is_printed(log: Path, monkeypatch: p
     done = run_rlhfless("simulate", log, *ON)
     assert (done.exit_code, done.stdout) == (130, "")
     assert "no policy has finished a step" in done.stderr
-    assert "--steps 1 --policies static" in done.stderr
+    assert "so add --steps 1 for the shortest simulation" in done.stderr
 
 
 def test_json_is_whole_or_none(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +122,29 @@ def test_ctrl_c_while_bounds_are_computed_prints_all_steps(log: Path, tmp_path: 
     assert f"steps with history, sums over {STEPS - 1} steps:" in done.stdout
     assert "only the columns least and above are missing" in done.stderr
     assert {one.name for one in (tmp_path / "out").iterdir()} == {"static", "random", "fold"}
+
+
+def test_a_stop_while_traces_are_written_prints_all_steps_and_leaves_no_trace(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the same line can be typed again."""
+    saved, usual = [], Trace.save
+
+    def pressed(trace: Trace, folder: Path) -> None:
+        saved.append(usual(trace, folder))
+        if len(saved) == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Trace, "save", pressed)
+    out = tmp_path / "out"
+    done = run_rlhfless("simulate", log, *ON, "-o", out)
+    assert done.exit_code == 130
+    assert f"steps with history, sums over {STEPS - 1} steps:" in done.stdout
+    assert f"all steps are finished, but {out} is not written" in done.stderr
+    monkeypatch.undo()
+    again = run_rlhfless("simulate", log, *ON, "-o", out)
+    assert again.exit_code == 0, again.stderr
+    assert {one.name for one in out.iterdir()} == {"static", "random", "fold"}
 
 
 def test_a_thread_leaves_signals_as_they_are() -> None:
@@ -160,4 +184,4 @@ def test_ctrl_c_of_a_terminal_prints_what_is_finished(tmp_path: Path) -> None:
     assert int(re.search(r", (\d+) of 3000", said).group(1)) <= finished < steps
     assert f"steps with history, sums over {finished - 1:,} steps:" in shown
     assert policies_in(shown) == ["static", "random", "fold"] * 2
-    assert f"add --steps {finished} for no more than that" in told.splitlines()[-1]
+    assert f"add --steps {finished} for as many steps" in told.splitlines()[-1]

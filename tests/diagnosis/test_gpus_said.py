@@ -57,7 +57,7 @@ def test_stated_gpus_that_the_log_contradicts_are_named(logged: dict[str, float]
 
 def test_gpus_that_follow_from_rates_are_compared_with_stated_ones() -> None:
     """710,071 tokens in 371.18 s at 239.126 of a GPU are 8 GPUs."""
-    assert said_of(Stated(), framework="slime", **SLIME).sentence == "8, as the log has it"
+    assert said_of(Stated(), framework="slime", **SLIME).sentence == "8 that generate, as the log has it"
     four = said_of(Stated(gpus=4), framework="slime", **SLIME)
     assert (four.contradicts, "the log has 8 by" in four.sentence) == (True, True)
 
@@ -67,6 +67,7 @@ def test_a_rate_contradicts_only_what_it_measures_and_by_more_than_rounding() ->
     assert said_of(Stated(gpus=8), framework="slime", **SLIME) == agrees
     assert said_of(Stated(gpus=8), framework="slime", **{**SLIME, "tokens_per_gpu_s": 239.1257 * 1.015}) == agrees
     assert said_of(Stated(gpus=8), framework="slime", **{**SLIME, "tokens_per_gpu_s": 239.1257 / 2}).contradicts
+    assert not said_of(Stated(gpus=16), framework="slime", **SLIME).contradicts, "training may have the others"
     divided = said_of(Stated(gpus=16), framework="slime", **SLIME, step_s=500.0, wait_s=300.0, learn_s=150.0)
     assert not divided.contradicts, "the rate is of the GPUs that generate"
 
