@@ -118,11 +118,13 @@ def test_a_report_draws_everything_and_loads_nothing(name: str, opened: Any, pag
     slider = next(one for one in figures if page.locator(f"#{one} .slider-container").count())
 
     told = [page.locator(f"#{slider} .annotation").first.text_content()]
-    for share, weight in ((0.05, "time weight 0"), (0.95, "time weight 1")):
+    for share, weight in ((0.05, "0"), (0.95, "1")):
         move_slider(page, f"#{slider}", share)
         page.wait_for_function(
-            "([which, text]) => document.querySelector(which).textContent.startsWith(text)",
-            arg=[f"#{slider} .annotation", f"{weight}:"],
+            "([which, weight, before]) => document.querySelector(`${which} .annotation`).textContent !== before &&"
+            " [...document.querySelectorAll(`${which} .slider-container text`)].some((one) =>"
+            " one.textContent.endsWith(`: ${weight}`))",
+            arg=[f"#{slider}", weight, told[-1]],
         )
         told.append(page.locator(f"#{slider} .annotation").first.text_content())
     assert len(set(told)) == 3, "every weight has a plan of its own"
