@@ -129,7 +129,7 @@ def plot_plan_bars(
     sides = [side for side in SIDES if (info.plans["side"] == side).any()]
     labels = [str(label) for label in plans]
     first = start_at(labels, start)
-    widths, gap = ([0.34, 0.34, 0.32] if len(sides) == 2 else [0.55, 0.45]), 0.075
+    widths, gap = ([0.34, 0.34, 0.32], 0.075) if len(sides) == 2 else ([0.55, 0.45], 0.12)
     fig = figure_of(info.to_frame(), rows=1, cols=len(widths), column_widths=widths, horizontal_spacing=gap)
     rows = int(info.plans["actors"].max())
     panels = [*(f"{side}: time of each actor" for side in sides), "time against cost"]
@@ -147,7 +147,7 @@ def plot_plan_bars(
     if len(info.bound):
         fig.add_trace(bound_line(info.bound, "lower bound of any plan", {"shape": "vh"}), row=1, col=len(widths))
     if on_front:
-        fig.add_trace(plans_line(info.front, "best plans"), row=1, col=len(widths))
+        fig.add_trace(plans_line(info.front, "plans on the front"), row=1, col=len(widths))
     for side in sides:
         of_side, style = info.plans[info.plans["side"] == side], STYLES[side]
         every = line(
