@@ -65,6 +65,7 @@ def fits(
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time, solver.parameters.num_workers, solver.parameters.random_seed = limits
     solver.parameters.interleave_search = True  # threads take turns, so that the schedule is always the same
+    solver.parameters.catch_sigint_signal = False  # afterwards Ctrl-C would end the process, such as the kernel of a notebook
     status = solver.solve(model)
     spent_s = float(solver.response_proto.deterministic_time)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
