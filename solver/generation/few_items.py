@@ -26,6 +26,7 @@ import numpy as np
 
 from solver.generation.plan_values import ValuedPlan
 from solver.generation.repairs import ItemsOf
+from solver.model.cp_sat import cp_solver
 from solver.model.workload import IntArray
 from solver.timing.items import Items
 from solver.timing.step_cost import StepObjective
@@ -169,10 +170,8 @@ class FewItems:
             known = w / time_s * rest + (1 - w) / paid * fixed
             bound_of = lambda b: self._product(b * unit + known, time_s, paid)  # noqa: E731
         self.model.minimize(least)
-        solver = self._cp.CpSolver()
-        parameters = solver.parameters
-        parameters.num_workers, parameters.random_seed, parameters.max_deterministic_time = 1, 0, SECONDS
-        parameters.catch_sigint_signal, parameters.cp_model_probing_level, parameters.symmetry_level = False, 0, 0
+        solver = cp_solver(SECONDS)
+        solver.parameters.cp_model_probing_level, solver.parameters.symmetry_level = 0, 0
         status = solver.solve(self.model)
         if status == self._cp.INFEASIBLE:
             return None, math.inf

@@ -11,6 +11,7 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from solver.model.cp_sat import cp_solver
 from solver.pipeline.listing import Orders, limits
 from solver.pipeline.operations import FORWARD, WEIGHTS, Operations
 
@@ -62,10 +63,8 @@ def fits(
     starts = _timed(ops, model, latency, chain, width)
     if not _limited(ops, model, starts, capacity):
         return None, 0.0
-    solver = cp_model.CpSolver()
-    solver.parameters.max_deterministic_time, solver.parameters.num_workers, solver.parameters.random_seed = limits
+    solver = cp_solver(*limits)
     solver.parameters.interleave_search = True  # threads take turns, so that the schedule is always the same
-    solver.parameters.catch_sigint_signal = False  # afterwards Ctrl-C would end the process, such as the kernel of a notebook
     status = solver.solve(model)
     spent_s = float(solver.response_proto.deterministic_time)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

@@ -318,6 +318,12 @@ def test_steps_are_read_while_they_are_put_into_tables(tmp_path: Path, monkeypat
     assert read_trace(tmp_path).steps == [0]
 
 
+def write_steps(folder: Path, count: int) -> None:
+    writer = TraceWriter(folder)
+    for number in range(count):
+        writer.append_step(**step(number))
+
+
 def resumed_by_another_process(folder: Path, at: int, *more: str) -> None:
     """Remove the steps from ``at`` on in another process, and do more there."""
     code = ["from trace_samples import step", "from rlhfless.trace import TraceWriter"]
@@ -328,9 +334,7 @@ def test_steps_are_read_while_another_process_resumes_at_an_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other process removes steps after the reader has listed them."""
-    writer = TraceWriter(tmp_path)
-    for number in range(3):
-        writer.append_step(**step(number))
+    write_steps(tmp_path, 3)
     list_steps = store.unmerged_steps
 
     def resumed_meanwhile(folder: Path, named: Any) -> list[int]:
@@ -347,9 +351,7 @@ def test_a_step_that_another_process_replaces_is_read_from_one_of_the_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other process removes the step after the reader has read its tables, and writes it anew without spans."""
-    writer = TraceWriter(tmp_path)
-    for number in range(2):
-        writer.append_step(**step(number))
+    write_steps(tmp_path, 2)
     read_journal = store.joined
 
     def replaced_meanwhile(*given: Any) -> Any:
