@@ -5,7 +5,7 @@ responses if there are few. numpy computes the candidates' times and costs, and 
 formulas.
 
 The names of this package describe a problem, plan it and evaluate a plan. Everything else is imported from its module, such as
-``solver.stage_fusion.cut``. The package does not depend on rlhfless. Importing it loads only numpy; OR-Tools and pandas are
+``solver.step.cut``. The package does not depend on rlhfless. Importing it loads only numpy; OR-Tools and pandas are
 loaded by the functions that use them.
 """
 

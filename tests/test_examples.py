@@ -45,9 +45,9 @@ MAIN = {
     "solver.generation.pareto_front": ("pareto_front",),
     "solver.bounds.clairvoyant": ("clairvoyant_bound",),
     "solver.model.step_levers": ("lever_names",),
-    "solver.stage_fusion.cut": ("choose_cut",),
-    "solver.stage_fusion.least_bound": ("LeastBound",),
-    "solver.stage_fusion.sized_charges": ("SizedCharges",),
+    "solver.step.cut": ("choose_cut",),
+    "solver.step.least_bound": ("LeastBound",),
+    "solver.step.sized_charges": ("SizedCharges",),
 }
 """Modules of the main functions, and the functions of each; without a name: the module's own docstring."""
 EACH = [(module, name) for module, names in MAIN.items() for name in names] + [("rlhfless", "")]

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 FRONTS = (
     "rlhfless", "rlhfless.trace", "rlhfless.latency", "rlhfless.predict", "rlhfless.engine", "rlhfless.executor",
     "rlhfless.scheduling", "rlhfless.simulate", "rlhfless.analysis", "rlhfless.plots", "rlhfless.training", "rlhfless.run",
-    "rlhfless.report", "rlhfless.widgets", "solver", "solver.dataflow", "solver.pipeline",
+    "rlhfless.report", "rlhfless.widgets", "solver", "solver.layouts", "solver.pipeline",
     "rlhfless.scheduling.dataflow",
 )  # fmt: skip
 NEEDS = {"VllmEngineFactory": "vllm", "TrlRecorder": "transformers"}

@@ -32,9 +32,9 @@ from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Planni
 from solver.bounds.headroom import Curve, summed_bounds
 from solver.model.objective import TIME_WEIGHT
 from solver.prefix_sharing.deduplicate import deduplicate
-from solver.stage_fusion.cut import choose_cut
-from solver.stage_fusion.learner import choose_learner
-from solver.stage_fusion.token_work import TokenWork
+from solver.step.cut import choose_cut
+from solver.step.learner import choose_learner
+from solver.step.token_work import TokenWork
 
 WEIGHTS = [0.0, 0.3, 0.7, 1.0]
 LATENCY = LatencyModel(

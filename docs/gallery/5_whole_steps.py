@@ -12,10 +12,10 @@ from rlhfless import plots
 from rlhfless.latency import CallTable, StepBatch
 from rlhfless.scheduling.dataflow import published_plans
 from rlhfless.simulate import fusion_front, simulate_steps
-from solver.dataflow import plan_step, ppo
+from solver.layouts import plan_step, ppo
 from solver.pipeline import fused, schedule_pipeline, serial
-from solver.stage_fusion.cut import choose_cut
-from solver.stage_fusion.token_work import TokenWork
+from solver.step.cut import choose_cut
+from solver.step.token_work import TokenWork
 
 cluster = solver.Cluster(2, 8, 1, "h100")
 models = {"actor": "llama2-13b", "reference": "llama2-13b", "critic": "llama2-7b", "reward": "llama2-7b"}

@@ -21,7 +21,7 @@ FRONTS = (
     "rlhfless", "rlhfless.run", "rlhfless.trace", "rlhfless.plots", "rlhfless.report", "rlhfless.widgets", "rlhfless.simulate",
     "rlhfless.analysis", "rlhfless.diagnosis", "rlhfless.scheduling", "rlhfless.scheduling.dataflow", "rlhfless.predict",
     "rlhfless.latency", "rlhfless.engine", "rlhfless.executor", "rlhfless.training", "rlhfless.paper", "solver",
-    "solver.dataflow", "solver.pipeline",
+    "solver.layouts", "solver.pipeline",
 )  # fmt: skip
 NEEDS = {"VllmEngineFactory": "vllm", "TrlRecorder": "transformers"}
 """Names whose loading needs an optional package."""

@@ -23,8 +23,8 @@ from rlhfless.analysis.gpu_seconds import PhaseSeconds
 from rlhfless.analysis.savings import saved_range
 from rlhfless.simulate import SimulationConfig
 from solver.model.workload import FloatArray
-from solver.stage_fusion.follow import follow
-from solver.stage_fusion.work import PhaseWork
+from solver.step.follow import follow
+from solver.step.work import PhaseWork
 
 
 @dataclass(frozen=True)

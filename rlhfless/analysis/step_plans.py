@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from rlhfless.errors import InputError
-from solver.dataflow import StepPlan
+from solver.layouts import StepPlan
 from solver.model.errors import as_given, is_number
 
 COLUMNS = [

@@ -128,12 +128,12 @@ MODULES = {
     "write_perfetto": "rlhfless.trace.perfetto",
     "Objective": "solver",
     "NonGenerationPhases": "solver",
-    "StepPlanObjective": "solver.dataflow.plan_objective",
-    "plan_step": "solver.dataflow.planner",
+    "StepPlanObjective": "solver.layouts.plan_objective",
+    "plan_step": "solver.layouts.planner",
     "Drafting": "solver.model.drafting",
     "deduplicate": "solver.prefix_sharing.deduplicate",
-    "choose_cut": "solver.stage_fusion.cut",
-    "TokenWork": "solver.stage_fusion.token_work",
+    "choose_cut": "solver.step.cut",
+    "TokenWork": "solver.step.token_work",
 }
 """What ``EARLIER`` names of Python -> its module."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rlhfless.latency import CallTable
-    from solver.dataflow import StepPlan
+    from solver.layouts import StepPlan
 
 OURS = "this plan"
 WIDTH = 100  # of what is planned, in the text
@@ -60,7 +60,7 @@ def layouts(options: LayoutsOptions) -> None:
     from rlhfless.analysis import compare_step_plans
     from rlhfless.latency import StepBatch
     from rlhfless.scheduling.dataflow import PUBLISHED_PLANS, published_plans
-    from solver.dataflow import StepPlanObjective, plan_step, plan_step_for
+    from solver.layouts import StepPlanObjective, plan_step, plan_step_for
 
     if unknown := [name for name in options.compare if name not in PUBLISHED_PLANS]:
         raise InputError(f"--compare names {unknown[0]!r}; choose from {', '.join(PUBLISHED_PLANS)}")

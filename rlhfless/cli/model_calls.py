@@ -12,7 +12,7 @@ from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
     from rlhfless.latency import CallTable, StepBatch
-    from solver.dataflow import Graph
+    from solver.layouts import Graph
     from solver.model.cluster import Cluster
 
 NODE_GPUS, NODE_SIZES = 8, (1, 2, 4, 8)
@@ -34,9 +34,9 @@ class StepModels(Options):
     @property
     def graph(self) -> Graph:
         """The calls of the algorithm."""
-        from solver import dataflow
+        from solver import layouts
 
-        graph: Graph = getattr(dataflow, self.algorithm)()
+        graph: Graph = getattr(layouts, self.algorithm)()
         return graph
 
     def of_roles(self) -> dict[str, str]:

@@ -29,7 +29,7 @@ import numpy as np
 from rlhfless.latency.call_tables import KindTables, ModelTables, ModelTimes, load_call_tables
 from rlhfless.latency.gpus import NODE_GPUS
 from rlhfless.latency.step_batch import CostOptions, StepBatch
-from solver.dataflow import Call, CallMemory, Layout, Strategy, missing_share
+from solver.layouts import Call, CallMemory, Layout, Strategy, missing_share
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given
 from solver.model.plurals import counted
@@ -46,7 +46,7 @@ PASSES = {True: 4, False: 3}  # of a training step, with and without recomputati
 
 @dataclass(frozen=True)
 class CallTable:
-    """Seconds and bytes of model calls, computed from measured operators; input of ``solver.dataflow.plan_step``.
+    """Seconds and bytes of model calls, computed from measured operators; input of ``solver.layouts.plan_step``.
 
     Attributes:
         kind: kind of GPU, one of ``list_call_kinds()``.
@@ -61,7 +61,7 @@ class CallTable:
 
     Example:
         >>> from solver import Cluster
-        >>> from solver.dataflow import grpo, plan_step
+        >>> from solver.layouts import grpo, plan_step
         >>> from rlhfless.latency import CallTable, StepBatch
         >>> models = {"actor": "llama2-7b", "reference": "llama2-7b", "reward": "llama2-7b"}
         >>> costs = CallTable("h100", models, StepBatch(responses=256, prompt_tokens=128, response_tokens=384))
@@ -134,7 +134,7 @@ class CallTable:
             PlanningError: the role has no model.
 
         Example:
-            >>> from solver.dataflow import Call, Layout, Mesh, Strategy
+            >>> from solver.layouts import Call, Layout, Mesh, Strategy
             >>> from rlhfless.latency import CallTable, StepBatch
             >>> costs = CallTable("a100", {"reward": "llama2-7b"}, StepBatch(256, 128, 384))
             >>> layouts = [Layout(Mesh(0, gpus), Strategy(gpus, 1, 1)) for gpus in (1, 8)]
@@ -158,7 +158,7 @@ class CallTable:
         count in fp32 and bf16.
 
         Example:
-            >>> from solver.dataflow import Call, Layout, Mesh, Strategy
+            >>> from solver.layouts import Call, Layout, Mesh, Strategy
             >>> from rlhfless.latency import CallTable, StepBatch
             >>> costs = CallTable("a100", {"actor": "llama2-7b"}, StepBatch(256, 128, 384))
             >>> training = costs.memory(Call("train", "actor", "train"), Layout(Mesh(0, 8), Strategy(4, 2, 1)))
@@ -189,7 +189,7 @@ class CallTable:
         ``seconds`` includes them; the rest of it is proportional to the tokens of the responses.
 
         Example:
-            >>> from solver.dataflow import Call, Layout, Mesh, Strategy
+            >>> from solver.layouts import Call, Layout, Mesh, Strategy
             >>> from rlhfless.latency import CallTable, StepBatch
             >>> costs = CallTable("a100", {"actor": "llama2-7b"}, StepBatch(256, 128, 384))
             >>> steps, seconds = costs.updates(Call("train", "actor", "train"), Layout(Mesh(0, 8), Strategy(4, 2, 1)))
@@ -205,7 +205,7 @@ class CallTable:
         network. The slowest GPU decides.
 
         Example:
-            >>> from solver.dataflow import Layout, Mesh, Strategy
+            >>> from solver.layouts import Layout, Mesh, Strategy
             >>> from rlhfless.latency import CallTable, StepBatch
             >>> costs = CallTable("a100", {"actor": "llama2-7b"}, StepBatch(256, 128, 384))
             >>> trained, generates = Layout(Mesh(0, 8), Strategy(1, 8, 1)), Layout(Mesh(0, 8), Strategy(8, 1, 1))

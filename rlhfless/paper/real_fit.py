@@ -13,7 +13,7 @@ import pandas as pd
 
 from rlhfless.latency import CallTable, CostOptions
 from rlhfless.paper.real_settings import GPUS_PER_NODE, real_settings
-from solver.dataflow import Layout, Mesh, Strategy, ppo
+from solver.layouts import Layout, Mesh, Strategy, ppo
 
 HOST_MS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
 ALL_REDUCE = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)

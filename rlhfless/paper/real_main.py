@@ -22,11 +22,11 @@ from rlhfless.paper.runs import Runs
 from rlhfless.plots.palette import GREY, SKY
 from rlhfless.scheduling.dataflow import megatron_plan
 from solver import Cluster
-from solver.dataflow import StepPlan, plan_step, ppo
-from solver.dataflow.options import CallOptions
-from solver.dataflow.schedule import periods_s
-from solver.dataflow.search import Search
-from solver.dataflow.searched import BOUNDED_PER_EVALUATED
+from solver.layouts import StepPlan, plan_step, ppo
+from solver.layouts.options import CallOptions
+from solver.layouts.schedule import periods_s
+from solver.layouts.search import Search
+from solver.layouts.searched import BOUNDED_PER_EVALUATED
 
 TITLE = "ReaL's main figure: planned layouts against Megatron's rule"
 UNTUNED = "as modelled"

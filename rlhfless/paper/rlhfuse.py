@@ -25,8 +25,8 @@ from rlhfless.paper.workloads import LengthHistory, Sources, modelled
 from rlhfless.plots.palette import BOUND
 from solver import Cluster, Objective, PlanningProblem, Workload, random_split
 from solver.model.plurals import counted
-from solver.stage_fusion.cut import choose_cut
-from solver.stage_fusion.token_work import TokenWork
+from solver.step.cut import choose_cut
+from solver.step.token_work import TokenWork
 
 TITLE_CUT = "RLHFuse's cut: latency over the share of the batch at which responses migrate"
 PRINTED_BEST = 0.2  # share, reported as best

@@ -17,8 +17,8 @@ from rlhfless.simulate.whole_steps.whole_step import StepVariant
 from solver.model.latency import LatencyModel
 from solver.model.step_levers import ACTOR_SIZE
 from solver.model.workload import Workload
-from solver.stage_fusion.learner_charges import LearnerCharges
-from solver.stage_fusion.sized_charges import SizedCharges
+from solver.step.learner_charges import LearnerCharges
+from solver.step.sized_charges import SizedCharges
 
 UNLOCKS = {"PPO": "response", "GRPO": "group"}
 """What learning of a response waits for: GRPO's advantages need all samples of a prompt."""

@@ -16,7 +16,7 @@ from rlhfless.plots.lines import line
 from rlhfless.plots.palette import VERMILLION
 from rlhfless.plots.style import counted, hover, message_figure, styled
 from rlhfless.plots.tables import figure_of
-from solver.stage_fusion.cut import CutPlan
+from solver.step.cut import CutPlan
 
 TITLE = "Time of a step, by when actors are released and how many continue"
 SCALE = ((0.0, "rgba(0,114,178,1.0)"), (1.0, "rgba(0,114,178,0.08)"))
@@ -32,7 +32,7 @@ def plot_cut_surface(cut: CutPlan) -> DataFigure:
 
     Example:
         >>> from rlhfless.plots import plot_cut_surface
-        >>> from solver.stage_fusion.cut import choose_cut
+        >>> from solver.step.cut import choose_cut
         >>> figure = plot_cut_surface(choose_cut(plan, problem, work, followed=None))
     """
     table = _times(cut)

@@ -15,7 +15,7 @@ import pandas as pd
 from rlhfless.analysis.step_plans import compare_step_plans
 
 if TYPE_CHECKING:
-    from solver.dataflow import Mesh, PlannedCall, StepPlan
+    from solver.layouts import Mesh, PlannedCall, StepPlan
 
     Plans = StepPlan | Mapping[str, StepPlan]
 

@@ -13,7 +13,7 @@ from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted, number
 
 if TYPE_CHECKING:
-    from solver.dataflow import StepPlan
+    from solver.layouts import StepPlan
 
 HEAD = ("call", "role", "kind", "GPUs", "dp x tp x pp", "start (s)", "seconds", "weights sent (s)", "weights sent (GB)")
 LEAD = (

@@ -29,8 +29,8 @@ from rlhfless.simulate import (
 )
 from rlhfless.simulate.whole_steps.choice import WholeStepChoice
 from rlhfless.trace import Trace
-from solver import dataflow
-from solver.dataflow import Graph
+from solver import layouts
+from solver.layouts import Graph
 from solver.model.errors import as_given
 from solver.model.html_tables import rows_table
 from solver.model.objective import TIME_WEIGHT
@@ -203,7 +203,7 @@ def graph_of(algorithm: str) -> Graph:
     """
     if algorithm not in ALGORITHMS:
         raise InputError(f"algorithm is {as_given(algorithm)}; {' or '.join(ALGORITHMS)} is needed")
-    graph: Graph = getattr(dataflow, algorithm)()
+    graph: Graph = getattr(layouts, algorithm)()
     return graph
 
 

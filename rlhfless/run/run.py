@@ -441,7 +441,7 @@ class Run:
         Seconds come from the shipped tables of measured operators. They are not scaled to the run's own times, so they differ
         from those of ``plan``, which plans only generation.
 
-        To place every model call of steps that follow each other, with a proven bound, use ``solver.dataflow.plan_step``; of
+        To place every model call of steps that follow each other, with a proven bound, use ``solver.layouts.plan_step``; of
         the optimisations it knows only overlap, streaming and drafts.
 
         Args:

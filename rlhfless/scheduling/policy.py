@@ -16,7 +16,7 @@ from solver.model.errors import PlanningError, as_given, check_flags
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem, check_problem
-from solver.stage_fusion.token_work import TokenWork
+from solver.step.token_work import TokenWork
 
 
 class PolicyError(UserError, ValueError):
@@ -60,9 +60,7 @@ class PlanningOptions:
                 f"acceptance is {as_given(self.acceptance)}; an Acceptance (solver.model.acceptance) or None is needed"
             )
         if not isinstance(self.work, TokenWork | None):
-            raise PlanningError(
-                f"work is {as_given(self.work)}; a TokenWork (solver.stage_fusion.token_work) or None is needed"
-            )
+            raise PlanningError(f"work is {as_given(self.work)}; a TokenWork (solver.step.token_work) or None is needed")
         if not isinstance(self.sizes, tuple) or not all(isinstance(model, LatencyModel) for model in self.sizes):
             raise PlanningError(f"sizes is {as_given(self.sizes)}; a tuple of LatencyModels is needed")
 

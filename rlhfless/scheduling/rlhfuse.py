@@ -24,7 +24,7 @@ from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorCounts, ActorView, Cut, Decision, StepState, Trigger, Triggers, trigger_of
-from solver.stage_fusion.cut import choose_cut
+from solver.step.cut import choose_cut
 
 
 @dataclass

@@ -8,10 +8,10 @@ from rlhfless.executor import WorkItem, phase_work_items
 from rlhfless.scheduling import SchedulingPolicy
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from solver.model.plan import Plan
-from solver.stage_fusion.bound import StepBound, step_bound
-from solver.stage_fusion.late_start import latest_start
-from solver.stage_fusion.token_work import TokenWork
-from solver.stage_fusion.work import PhaseWork
+from solver.step.bound import StepBound, step_bound
+from solver.step.late_start import latest_start
+from solver.step.token_work import TokenWork
+from solver.step.work import PhaseWork
 
 
 def fused_items(setting: SimulationConfig, logged: LoggedStep, policy: SchedulingPolicy, plan: Plan) -> list[WorkItem]:

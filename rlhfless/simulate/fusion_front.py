@@ -54,7 +54,7 @@ def fusion_front(
     Example:
         >>> import dataclasses, rlhfless as rl
         >>> from rlhfless.simulate import fusion_front
-        >>> from solver.stage_fusion.token_work import TokenWork
+        >>> from solver.step.token_work import TokenWork
         >>> planned = rl.load(rl.example(), verbose=False).plan()
         >>> setting = dataclasses.replace(planned.setting, work=TokenWork(2e-5, 8e-5, unlock="group"))
         >>> fusion_front(planned.logged, setting, ["random"], [0.5]).table["learning"].tolist()

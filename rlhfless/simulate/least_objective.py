@@ -15,7 +15,7 @@ from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
 from solver.bounds.headroom import curve
 from solver.model.objective import NonGenerationPhases, Objective
-from solver.stage_fusion.bound import StepBound
+from solver.step.bound import StepBound
 
 
 @dataclass(frozen=True)

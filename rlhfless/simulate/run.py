@@ -37,7 +37,7 @@ from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
 from solver.model.objective import NonGenerationPhases
 from solver.model.plan import Plan
-from solver.stage_fusion.bound import StepBound
+from solver.step.bound import StepBound
 
 
 def simulate(

@@ -34,7 +34,7 @@ from solver.model.offers import Latencies
 from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem
 from solver.model.workload import Workload
-from solver.stage_fusion.token_work import TokenWork
+from solver.step.token_work import TokenWork
 
 SCENARIOS = 8  # samples of lengths, around the predictions, that plans are timed with
 FUSIONS = ("none", "prepare", "learn")  # what of preparation and learning overlaps with decoding

@@ -65,7 +65,7 @@ from rlhfless.training.tasks.dataset import TooFewRows
 from rlhfless.training.tasks.given_rows import GivenRows, sized
 from rlhfless.training.tasks.prompt_limit import PromptLimit, longest_prompt, warn_of_left_out
 from rlhfless.training.weight_bytes import generated_weight_bytes
-from solver.dataflow.plan import StepPlan
+from solver.layouts.plan import StepPlan
 from solver.lengths.forecast import LengthForecast
 from solver.model.cluster import Cluster
 from solver.model.drafting import Drafting

@@ -53,7 +53,7 @@ from rlhfless.training.step_learning import LearningParts, StepLearning
 from rlhfless.training.step_result import TrainedStep
 from rlhfless.training.streaming import learning_of
 from rlhfless.training.tasks import Problem, Task
-from solver.dataflow.plan import StepPlan
+from solver.layouts.plan import StepPlan
 from solver.lengths.forecast import LengthForecast, check_forecast
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
@@ -100,7 +100,7 @@ class Trainer:
             rewards that need none have to be given. Conversations may be in ``messages`` or ``conversations``.
         eval_dataset: the prompts to evaluate on, in the same forms; by default rows that are not trained on.
         drafting: settings of speculative decoding; replaces ``config.cluster.drafts``.
-        step_plan: a plan of whole steps on the run's cluster (``solver.dataflow.plan_step``). It sets the GPUs of generation,
+        step_plan: a plan of whole steps on the run's cluster (``solver.layouts.plan_step``). It sets the GPUs of generation,
             and the virtual clock takes the times of all other calls from it. Weights and responses do not depend on it.
         callbacks: called in order after every step and at the end: ``Callback`` objects, or names of loggers, which write into
             the folder: ``callbacks=["jsonl", "wandb", Mine()]``.

@@ -22,12 +22,12 @@ from rlhfless.executor import StepRecord
 from rlhfless.executor.dataflow.rows import write_call, write_part, write_reallocation
 from rlhfless.executor.dataflow.run import check_plan_cluster
 from rlhfless.training.config import TrainConfig, TrainError
-from solver.dataflow.graph import GENERATE, TRAIN, Call
-from solver.dataflow.lever_plan import parts_of_plan
-from solver.dataflow.options import CallOptions
-from solver.dataflow.parts_schedule import WHOLE
-from solver.dataflow.plan import PlannedCall, StepPlan
-from solver.dataflow.plan_times import GeneratedTimes, one_step_times, options_of
+from solver.layouts.graph import GENERATE, TRAIN, Call
+from solver.layouts.lever_plan import parts_of_plan
+from solver.layouts.options import CallOptions
+from solver.layouts.parts_schedule import WHOLE
+from solver.layouts.plan import PlannedCall, StepPlan
+from solver.layouts.plan_times import GeneratedTimes, one_step_times, options_of
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan

@@ -14,9 +14,9 @@ from rlhfless.training.config import PpoConfig, TrainConfig
 from rlhfless.training.step_learning import LearningParts
 from solver.model.objective import Objective
 from solver.model.problem import PlanningProblem
-from solver.stage_fusion.late_start import LateStart, latest_start
-from solver.stage_fusion.learner import LearnerPlan, choose_learner, speed_up
-from solver.stage_fusion.token_work import TokenWork
+from solver.step.late_start import LateStart, latest_start
+from solver.step.learner import LearnerPlan, choose_learner, speed_up
+from solver.step.token_work import TokenWork
 
 
 @dataclass(frozen=True)

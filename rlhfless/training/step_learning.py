@@ -30,7 +30,7 @@ from rlhfless.training.rewards.called_with import TrainerState
 from rlhfless.training.rewards.response import Scores
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import Problem
-from solver.dataflow.plan import StepPlan
+from solver.layouts.plan import StepPlan
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan

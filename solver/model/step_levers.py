@@ -1,6 +1,6 @@
 """Names the levers of a step: what a plan may do beside the plainest one, so that the step is shorter or cheaper.
 
-These are the only names of levers: for plans of a step's model calls (``solver/dataflow``), and for whole steps of actors and
+These are the only names of levers: for plans of a step's model calls (``solver/layouts``), and for whole steps of actors and
 a learner (``rlhfless/simulate/whole_steps``). The plainest step decodes whole prompts at random on as many actors of the given
 size as pay off. It releases each when it is done, and then prepares and learns on all GPUs in the actors' layout.
 """

@@ -33,8 +33,8 @@ from rlhfless.latency import load_profile
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from solver import Cluster, Objective, Plan, PlanningProblem, Workload, random_split
 from solver.lengths.survival import from_scenarios
-from solver.stage_fusion.cut import choose_cut
-from solver.stage_fusion.token_work import TokenWork
+from solver.step.cut import choose_cut
+from solver.step.token_work import TokenWork
 
 SETTINGS = (
     ("GSM8K", "l40s-qwen2.5-7b-tp4", 4),

@@ -24,7 +24,7 @@ from rlhfless.latency import (
     load_profile,
 )  # fmt: skip
 from solver import Cluster
-from solver.dataflow import Call, Layout, Mesh, StepPlan, Strategy, grpo, plan_step, strategies
+from solver.layouts import Call, Layout, Mesh, StepPlan, Strategy, grpo, plan_step, strategies
 from solver.model.errors import PlanningError
 
 CALLS = Path(__file__).parents[2] / "data" / "calls"

@@ -13,8 +13,8 @@ from command_line import run_rlhfless
 from rlhfless.latency import load_profile
 from rlhfless.paper import OTHER_FIGURES, Numbers, Runs, Sources, rlhfuse
 from solver import Cluster, Objective, PlanningProblem, random_split
-from solver.stage_fusion.cut import choose_cut
-from solver.stage_fusion.token_work import TokenWork
+from solver.step.cut import choose_cut
+from solver.step.token_work import TokenWork
 
 CUT, SCHEDULES = OTHER_FIGURES["rlhfuse_cut"], OTHER_FIGURES["rlhfuse_schedules"]
 SMALL = {"draws": 1, "actors": 4, "shares": (0.1, 0.2, 0.5)}

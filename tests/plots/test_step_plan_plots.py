@@ -18,7 +18,7 @@ from rlhfless.plots import (
 )
 from rlhfless.plots.step_plan_data import MOVES, PERIODS
 from solver import Cluster, LatencyModel, Workload
-from solver.dataflow import StepGeneration, StepPlan, dpo, grpo, plan_step, ppo, remax
+from solver.layouts import StepGeneration, StepPlan, dpo, grpo, plan_step, ppo, remax
 
 GRAPHS = {"ppo": ppo, "grpo": grpo, "remax": remax, "dpo": dpo}
 PLAN = analytic_plan(ppo())

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from rlhfless.scheduling.dataflow import colocated_plan
 from rlhfless.scheduling.dataflow.colocated import partitions, placements
 from solver import Cluster
-from solver.dataflow import CallMemory, Layout, dpo, grpo, missing_share, plan_step, ppo
-from solver.dataflow.options import CallOptions
-from solver.dataflow.schedule import periods_s
+from solver.layouts import CallMemory, Layout, dpo, grpo, missing_share, plan_step, ppo
+from solver.layouts.options import CallOptions
+from solver.layouts.schedule import periods_s
 
 
 class Costs:

@@ -10,7 +10,7 @@ import pytest
 from rlhfless.errors import InputError
 from rlhfless.scheduling.dataflow import PUBLISHED_PLANS, megatron_plan, published_plans
 from solver import Cluster
-from solver.dataflow import CallMemory, Layout, dpo, grpo, plan_step, ppo, remax
+from solver.layouts import CallMemory, Layout, dpo, grpo, plan_step, ppo, remax
 from solver.model.errors import PlanningError
 
 

@@ -14,7 +14,7 @@ import solver
 from rlhfless.errors import InputError
 from rlhfless.latency import load_profile
 from rlhfless.simulate import Comparison, LoggedStep, SimulationConfig, fusion_front, logged_steps, simulate_steps, streaming
-from solver.stage_fusion.token_work import TokenWork
+from solver.step.token_work import TokenWork
 
 pytestmark = pytest.mark.full
 WEIGHTS = [0.3, 1.0]

@@ -20,8 +20,8 @@ from rlhfless.simulate.whole_steps.choice import choose
 from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan, StepGenerations
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from solver import Cluster, PlanningError
-from solver.dataflow import Layout, Mesh, Strategy, grpo, ppo, remax
-from solver.dataflow.layout import strategies
+from solver.layouts import Layout, Mesh, Strategy, grpo, ppo, remax
+from solver.layouts.layout import strategies
 from solver.model.step_levers import ACTOR_SIZE, LAYOUTS, LEVERS, SHARED_PREFILL
 
 ROLES = ("actor", "reference", "reward", "critic")

@@ -26,8 +26,8 @@ from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_total
 from rlhfless.simulate.whole_steps.resized import MOST_STEPS, STEP, best_actors
 from solver import LatencyModel, PlanningProblem, Workload
 from solver.lengths.forecast import LengthForecast
-from solver.stage_fusion.learner_charges import LearnerCharges
-from solver.stage_fusion.work import PhaseWork
+from solver.step.learner_charges import LearnerCharges
+from solver.step.work import PhaseWork
 from solver.timing.work_schedule import NO_GATE, WorkItems, schedule_work
 
 SERVERS = 6

@@ -15,7 +15,7 @@ from rlhfless.simulate.whole_steps.choice import choose
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from solver import PlanningError
 from solver.model.step_levers import DRAFTS, LEVERS, MEANINGS, SHARED_PREFILL, STREAMING
-from solver.stage_fusion.learner_charges import LearnerCharges
+from solver.step.learner_charges import LearnerCharges
 
 
 @pytest.fixture(scope="module")

@@ -26,12 +26,12 @@ from rlhfless.plots.variants import plot_variants
 from rlhfless.plots.what_ifs import plot_what_ifs
 from rlhfless.simulate import Comparison
 from rlhfless.trace import Trace
-from solver.dataflow import StepPlan
 from solver.generation.pareto_front import Front
+from solver.layouts import StepPlan
 from solver.model.acceptance import Acceptance
 from solver.pipeline import Chain, PipelinePlan, PipelineProblem, schedule_pipeline
 from solver.prefix_sharing.deduplicate import Deduplication, deduplicate
-from solver.stage_fusion.cut import CutCandidate, CutPlan
+from solver.step.cut import CutCandidate, CutPlan
 from solver.timing.evaluate import Evaluation
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=4, gpus_per_actor=1)

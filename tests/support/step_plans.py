@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from solver import Cluster
-from solver.dataflow import Call, CallMemory, Graph, Layout, StepPlan, missing_share, plan_step, ppo
+from solver.layouts import Call, CallMemory, Graph, Layout, StepPlan, missing_share, plan_step, ppo
 
 WEIGHTS = {"actor": 26e9, "reference": 26e9, "critic": 14e9, "reward": 14e9}  # bytes
 WORK = {"generate": 3.0, "inference": 1.0, "train": 4.0}  # seconds per 1e9 bytes of weights on one GPU

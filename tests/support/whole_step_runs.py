@@ -24,9 +24,9 @@ from solver import Cluster, LatencyModel, Objective, Plan, PlanningProblem, Work
 from solver.bounds.clairvoyant_drafted import replayed_clairvoyant_bound
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
-from solver.stage_fusion.learner_charges import LearnerCharges
-from solver.stage_fusion.sized_charges import SizedCharges
-from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound
+from solver.step.learner_charges import LearnerCharges
+from solver.step.sized_charges import SizedCharges
+from solver.step.whole_step_bound import WholeStepBound, whole_step_bound
 
 DRAFTS = 4
 

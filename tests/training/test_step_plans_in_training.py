@@ -16,7 +16,7 @@ from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.loop import Trainer, train
 from rlhfless.training.models.tiny_model import save_model
 from solver import Cluster, LatencyModel, Workload
-from solver.dataflow import Call, CallMemory, Layout, StepGeneration, StepPlan, WithLevers, dpo, grpo, plan_step, ppo
+from solver.layouts import Call, CallMemory, Layout, StepGeneration, StepPlan, WithLevers, dpo, grpo, plan_step, ppo
 from solver.model.acceptance import Acceptance
 from solver.model.errors import PlanningError
 

@@ -13,9 +13,9 @@ from typing import Any
 from rlhfless.executor.step.record import HeldGpus, Row, StepRecord
 from rlhfless.executor.step.step_trace import rollout_rows
 from rlhfless.executor.step.work_items import bought_as
-from solver.dataflow.graph import GENERATE, INFERENCE, TRAIN
-from solver.dataflow.parts_schedule import WHOLE, PartTimes
-from solver.dataflow.plan import PlannedCall, StepPlan
+from solver.layouts.graph import GENERATE, INFERENCE, TRAIN
+from solver.layouts.parts_schedule import WHOLE, PartTimes
+from solver.layouts.plan import PlannedCall, StepPlan
 from solver.model.cluster import Cluster
 from solver.model.plan import Plan
 from solver.model.workload import Workload

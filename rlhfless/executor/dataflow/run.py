@@ -1,7 +1,7 @@
 """Runs a ``StepPlan`` on the virtual clock for several steps: which call has which GPUs when, as a trace.
 
 Generation that was planned is decoded by simulated engines, so responses may have other lengths than predicted. All other calls
-take their planned seconds. When calls run is the arithmetic of the planner (``solver.dataflow.schedule``), with the seconds of
+take their planned seconds. When calls run is the arithmetic of the planner (``solver.layouts.schedule``), with the seconds of
 this generation.
 
 A call that is planned in parts follows the prompts of this generation: each part has a span and allocations of its own.
@@ -23,13 +23,13 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor.dataflow.rows import PlannedStepRows
 from rlhfless.executor.step.record import Row, StepRecord
 from rlhfless.executor.virtual.executor import run_step
-from solver.dataflow.generation import StepGeneration, by_call
-from solver.dataflow.lever_plan import parts_of_plan
-from solver.dataflow.options import FloatArray
-from solver.dataflow.parts import PromptShares
-from solver.dataflow.plan import PlannedCall, StepPlan
-from solver.dataflow.plan_times import GeneratedTimes, options_of, plan_times
-from solver.dataflow.schedule import UnrolledTimes
+from solver.layouts.generation import StepGeneration, by_call
+from solver.layouts.lever_plan import parts_of_plan
+from solver.layouts.options import FloatArray
+from solver.layouts.parts import PromptShares
+from solver.layouts.plan import PlannedCall, StepPlan
+from solver.layouts.plan_times import GeneratedTimes, options_of, plan_times
+from solver.layouts.schedule import UnrolledTimes
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_whole
 from solver.model.plurals import counted
@@ -101,7 +101,7 @@ def run_step_plan(
     Example:
         >>> import solver
         >>> from rlhfless.executor import run_step_plan
-        >>> from solver.dataflow import CallMemory, grpo, plan_step
+        >>> from solver.layouts import CallMemory, grpo, plan_step
         >>> class Costs:
         ...     def seconds(self, call, layout):
         ...         return (3.0 if call.kind == "train" else 1.0) / layout.mesh.gpus

@@ -10,7 +10,7 @@ import numpy as np
 from rlhfless.executor.step.work_items import WorkGpus, WorkItem
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
-from solver.stage_fusion.work import PhaseWork
+from solver.step.work import PhaseWork
 
 
 def phase_work_items(work: PhaseWork, cluster: Cluster, actors: int, *, overlaps: bool = True) -> list[WorkItem]:
@@ -28,7 +28,7 @@ def phase_work_items(work: PhaseWork, cluster: Cluster, actors: int, *, overlaps
 
     Example:
         >>> import solver
-        >>> from solver.stage_fusion.work import PhaseWork
+        >>> from solver.step.work import PhaseWork
         >>> from rlhfless.executor import phase_work_items
         >>> work = PhaseWork([1.0, 1.0], [2.0, 2.0], group=[0, 0], unlock="group")
         >>> [(item.kind, item.items) for item in phase_work_items(work, solver.Cluster(1, 2, 1), actors=2)]

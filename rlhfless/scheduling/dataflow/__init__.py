@@ -1,4 +1,4 @@
-"""Published ways to plan a whole step, judged by the same arithmetic as ``solver.dataflow.plan_step``."""
+"""Published ways to plan a whole step, judged by the same arithmetic as ``solver.layouts.plan_step``."""
 
 from rlhfless.scheduling.dataflow.colocated import colocated_plan
 from rlhfless.scheduling.dataflow.megatron import megatron_plan

@@ -14,9 +14,9 @@ from itertools import product
 import numpy as np
 
 from rlhfless.scheduling.dataflow.judge import judged, judged_options
-from solver.dataflow import CallCosts, Graph, Mesh, StepPlan, meshes
-from solver.dataflow.options import CallOptions, IntArray
-from solver.dataflow.schedule import Order, periods_s
+from solver.layouts import CallCosts, Graph, Mesh, StepPlan, meshes
+from solver.layouts.options import CallOptions, IntArray
+from solver.layouts.schedule import Order, periods_s
 from solver.model.cluster import Cluster
 
 AT_ONCE = 2048  # plans that are timed side by side
@@ -46,7 +46,7 @@ def colocated_plan(
 
     Example:
         >>> from solver import Cluster
-        >>> from solver.dataflow import CallMemory, dpo
+        >>> from solver.layouts import CallMemory, dpo
         >>> from rlhfless.scheduling.dataflow import colocated_plan
         >>> class Costs:
         ...     def seconds(self, call, layout):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from solver.dataflow import CallCosts, Graph, StepPlan
-from solver.dataflow.assemble import step_plan
-from solver.dataflow.options import CallOptions, IntArray
-from solver.dataflow.planner import problem_options
-from solver.dataflow.schedule import ORDERS, Order
+from solver.layouts import CallCosts, Graph, StepPlan
+from solver.layouts.assemble import step_plan
+from solver.layouts.options import CallOptions, IntArray
+from solver.layouts.planner import problem_options
+from solver.layouts.schedule import ORDERS, Order
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_number
 

@@ -10,9 +10,9 @@ import math
 import numpy as np
 
 from rlhfless.scheduling.dataflow.judge import judged, judged_options
-from solver.dataflow import CallCosts, Graph, Layout, StepPlan
-from solver.dataflow.options import CallOptions, IntArray
-from solver.dataflow.schedule import Order
+from solver.layouts import CallCosts, Graph, Layout, StepPlan
+from solver.layouts.options import CallOptions, IntArray
+from solver.layouts.schedule import Order
 from solver.model.cluster import Cluster
 
 
@@ -42,7 +42,7 @@ def megatron_plan(
 
     Example:
         >>> from solver import Cluster
-        >>> from solver.dataflow import CallMemory, dpo
+        >>> from solver.layouts import CallMemory, dpo
         >>> from rlhfless.scheduling.dataflow import megatron_plan
         >>> class Costs:
         ...     def seconds(self, call, layout):

@@ -9,7 +9,7 @@ from rlhfless.errors import InputError
 from rlhfless.scheduling.dataflow.colocated import colocated_plan
 from rlhfless.scheduling.dataflow.megatron import megatron_plan
 from rlhfless.scheduling.dataflow.real import real_plan
-from solver.dataflow import CallCosts, Graph, StepPlan
+from solver.layouts import CallCosts, Graph, StepPlan
 from solver.model.cluster import Cluster
 from solver.model.errors import as_given
 
@@ -33,7 +33,7 @@ def published_plans(
     """Return the plan of each named way.
 
     Args:
-        names: of ``PUBLISHED_PLANS``. graph, cluster, costs, memory_bytes: see ``solver.dataflow.plan_step``.
+        names: of ``PUBLISHED_PLANS``. graph, cluster, costs, memory_bytes: see ``solver.layouts.plan_step``.
         lower_bound_s: on the period of every plan, for example that of ``plan_step``.
 
     Raises:

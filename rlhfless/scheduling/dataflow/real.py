@@ -16,10 +16,10 @@ import numpy as np
 
 from rlhfless.scheduling.dataflow.chains import Known, MetropolisChain
 from rlhfless.scheduling.dataflow.judge import judged, judged_options
-from solver.dataflow import CallCosts, Graph, StepPlan
-from solver.dataflow.assemble import FIRST_STEPS
-from solver.dataflow.options import CallOptions, IntArray
-from solver.dataflow.schedule import Order, periods_s, step_times
+from solver.layouts import CallCosts, Graph, StepPlan
+from solver.layouts.assemble import FIRST_STEPS
+from solver.layouts.options import CallOptions, IntArray
+from solver.layouts.schedule import Order, periods_s, step_times
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 
@@ -91,7 +91,7 @@ def real_plan(
 
     Example:
         >>> from solver import Cluster
-        >>> from solver.dataflow import CallMemory, dpo
+        >>> from solver.layouts import CallMemory, dpo
         >>> from rlhfless.scheduling.dataflow import MarkovSearch, real_plan
         >>> class Costs:
         ...     def seconds(self, call, layout):

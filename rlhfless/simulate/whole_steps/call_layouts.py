@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 from rlhfless.latency import CallTable
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
-from solver.dataflow import Call, Graph, Layout, Mesh, Strategy
-from solver.dataflow.graph import GENERATE, INFERENCE, TRAIN
-from solver.dataflow.layout import strategies
+from solver.layouts import Call, Graph, Layout, Mesh, Strategy
+from solver.layouts.graph import GENERATE, INFERENCE, TRAIN
+from solver.layouts.layout import strategies
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_number
-from solver.stage_fusion.sized_charges import SizedCharges
+from solver.step.sized_charges import SizedCharges
 
 LOAD_BYTES_PER_S = 20e9  # from host memory to a GPU, assumed
 
@@ -76,7 +76,7 @@ def call_layouts(
 
     Example:
         >>> from solver import Cluster
-        >>> from solver.dataflow import grpo
+        >>> from solver.layouts import grpo
         >>> from rlhfless.latency import CallTable, StepBatch
         >>> from rlhfless.simulate.whole_steps.call_layouts import call_layouts
         >>> models = {"actor": "qwen2.5-7b", "reference": "qwen2.5-7b", "reward": "qwen2.5-7b"}

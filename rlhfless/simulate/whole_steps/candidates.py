@@ -22,7 +22,7 @@ from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_total
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.model.step_levers import FOLDING, LEVERS, SHARED_PREFILL
 from solver.model.workload import FloatArray
-from solver.stage_fusion.work import PhaseWork
+from solver.step.work import PhaseWork
 
 STARTS = tuple(share / 13 for share in range(13))  # of a learner that streams, as shares of the generation time
 TIME_FACTORS = (*(1.02**power for power in range(60)), 4.0, 9.0)

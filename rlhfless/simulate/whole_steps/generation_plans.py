@@ -20,7 +20,7 @@ from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.step_levers import DRAFTS, FOLDING
 from solver.model.workload import IntArray, Workload
-from solver.stage_fusion.cut_timeline import CutTimeline
+from solver.step.cut_timeline import CutTimeline
 from solver.timing.drafted_latency import drafted
 
 KEPT_TIMELINES = 5  # plans with one number of actors deal their responses in four ways

@@ -11,8 +11,8 @@ from rlhfless.executor import WorkItem, phase_work_items
 from rlhfless.simulate.whole_steps.generated import GeneratedStep
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.model.cluster import Cluster
-from solver.stage_fusion.follow import step_totals
-from solver.stage_fusion.work import PhaseWork
+from solver.step.follow import step_totals
+from solver.step.work import PhaseWork
 
 STEPS = 16  # of counts of servers that are tried
 

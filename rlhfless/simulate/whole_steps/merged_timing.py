@@ -18,7 +18,7 @@ from rlhfless.simulate.whole_steps.generated import GeneratedStep
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.model.workload import FloatArray, IntArray
-from solver.stage_fusion.work import PhaseWork
+from solver.step.work import PhaseWork
 
 
 class MergedStep:

@@ -17,9 +17,9 @@ from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.model.objective import Objective
-from solver.stage_fusion.follow import follow, step_totals
-from solver.stage_fusion.token_work import TokenWork
-from solver.stage_fusion.work import PhaseWork
+from solver.step.follow import follow, step_totals
+from solver.step.token_work import TokenWork
+from solver.step.work import PhaseWork
 
 Totals = tuple[float, float]
 """Seconds and GPU-seconds of a whole step."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.workload import Workload
-from solver.stage_fusion.learner_charges import LearnerCharges
-from solver.stage_fusion.sized_charges import SizedCharges
-from solver.stage_fusion.token_work import TokenWork
-from solver.stage_fusion.work import PhaseWork
+from solver.step.learner_charges import LearnerCharges
+from solver.step.sized_charges import SizedCharges
+from solver.step.token_work import TokenWork
+from solver.step.work import PhaseWork
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.call_layouts import LOAD_BYTES_PER_S, CallLayouts, call_layouts
 from rlhfless.simulate.whole_steps.candidates import WholeStepPlan
 from rlhfless.simulate.whole_steps.whole_step import StepVariant, WholeStep
-from solver.dataflow import Graph
+from solver.layouts import Graph
 from solver.model.errors import PlanningError
 from solver.model.step_levers import ACTOR_SIZE, LAYOUTS
 
@@ -65,7 +65,7 @@ def step_of_calls(
         >>> import rlhfless as rl
         >>> from rlhfless.latency import CallTable, StepBatch
         >>> from rlhfless.simulate.whole_steps.step_of_calls import step_of_calls
-        >>> from solver.dataflow import grpo
+        >>> from solver.layouts import grpo
         >>> planned = rl.load(rl.example(), gpus=8, profile="h100-qwen2.5-3b-tp1", verbose=False).plan()
         >>> models = dict.fromkeys(("actor", "reference", "reward"), "qwen2.5-3b")
         >>> table = CallTable("h100", models, StepBatch(256, 20, 40))

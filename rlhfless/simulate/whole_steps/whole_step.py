@@ -40,8 +40,8 @@ from solver.model.drafting import Drafting
 from solver.model.plan import Plan
 from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS, SHARED_PREFILL
 from solver.model.workload import FloatArray
-from solver.stage_fusion.least_bound import LeastBound
-from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound
+from solver.step.least_bound import LeastBound
+from solver.step.whole_step_bound import WholeStepBound, whole_step_bound
 
 CHECKED_RESPONSES = 60_000
 """A plan that was timed on a part is checked on as many scenarios of the whole step as have about so many responses."""

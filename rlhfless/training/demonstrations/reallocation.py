@@ -1,6 +1,6 @@
 """Moves a model's weights between layouts on processes of this machine, as ReaL does between calls (arXiv:2406.14088).
 
-A layout is ``dp`` copies of a model, each in ``tp`` tensor-parallel parts; rank r holds part r % tp, as in ``solver.dataflow``.
+A layout is ``dp`` copies of a model, each in ``tp`` tensor-parallel parts; rank r holds part r % tp, as in ``solver.layouts``.
 Every process receives just what it lacks of its new parts, from a process that holds it. Which weights are cut, and along which
 dimension, is transformers' own plan for the model. Its forward pass then runs in the new layout on the weights that arrived.
 """
@@ -31,7 +31,7 @@ except ImportError as error:
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.training.demonstrations.processes import run_on_ranks
 from rlhfless.training.models.tiny_model import tiny_qwen2
-from solver.dataflow import Layout, Mesh, Strategy, missing_share
+from solver.layouts import Layout, Mesh, Strategy, missing_share
 
 BATCH = (2, 16)  # rows and tokens of the forward pass
 
@@ -43,7 +43,7 @@ class Reallocation:
     Attributes:
         source, destination: the layouts.
         received_bytes: (ranks,) counted in the buffers that each rank received.
-        planned_bytes: (ranks,) by ``solver.dataflow.missing_share``, for the weights that transformers' plan cuts. Norms are on
+        planned_bytes: (ranks,) by ``solver.layouts.missing_share``, for the weights that transformers' plan cuts. Norms are on
             every rank, and are not sent.
         seconds: of the slowest rank, from packing its buffers until its new parts are complete.
         bit_equal: whether every rank has exactly its part of every weight.

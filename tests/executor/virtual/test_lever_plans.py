@@ -13,7 +13,7 @@ from error_messages import refused
 from rlhfless.executor import run_step_plan
 from rlhfless.trace import step_metrics
 from solver import Cluster, LatencyModel, Workload
-from solver.dataflow import Call, CallMemory, Layout, StepGeneration, StepPlan, WithLevers, grpo, plan_step, ppo
+from solver.layouts import Call, CallMemory, Layout, StepGeneration, StepPlan, WithLevers, grpo, plan_step, ppo
 from solver.model.acceptance import Acceptance
 from solver.model.errors import PlanningError
 

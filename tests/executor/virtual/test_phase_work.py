@@ -16,9 +16,9 @@ from rlhfless.executor import StepRecord, WorkGpus, WorkItem, phase_work_items
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from solver import Cluster, PlanningError
 from solver.lengths.survival import known_lengths
-from solver.stage_fusion.bound import phase_bound_s
-from solver.stage_fusion.follow import follow
-from solver.stage_fusion.work import PhaseWork
+from solver.step.bound import phase_bound_s
+from solver.step.follow import follow
+from solver.step.work import PhaseWork
 
 seeds = st.integers(0, 10_000)
 

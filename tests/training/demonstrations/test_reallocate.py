@@ -25,7 +25,7 @@ from rlhfless.training import reallocate  # noqa: E402
 from rlhfless.training.demonstrations.processes import run_on_ranks  # noqa: E402
 from rlhfless.training.demonstrations.reallocation import Moves, Reallocation, Shards, Weight  # noqa: E402
 from rlhfless.training.models.tiny_model import tiny_qwen2  # noqa: E402
-from solver.dataflow import Layout, Mesh, Strategy, missing_share  # noqa: E402
+from solver.layouts import Layout, Mesh, Strategy, missing_share  # noqa: E402
 
 SHAPES = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple), min_size=1, max_size=4)
 RANKS = (1, 2, 3, 4, 6, 8)
@@ -99,7 +99,7 @@ def test_received_bytes_are_what_is_lacking_and_senders_of_the_same_part_are_bal
 @given(st.sampled_from([2, 4, 8]), st.data())
 @settings(max_examples=30)
 def test_bytes_between_layouts_are_those_that_step_plans_charge(ranks: int, data: st.DataObject) -> None:
-    """Where every weight can be cut evenly, ``solver.dataflow.missing_share`` is the share of the weights that is received."""
+    """Where every weight can be cut evenly, ``solver.layouts.missing_share`` is the share of the weights that is received."""
     splits = st.sampled_from([(ranks // tp, tp) for tp in (1, 2, 4, 8) if ranks % tp == 0])
     (dp, tp), (new_dp, new_tp) = data.draw(splits), data.draw(splits)
     weights = {"up": Weight((16, 4)), "down": Weight((4, 8)), "bias": Weight((8,))}

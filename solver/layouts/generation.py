@@ -1,0 +1,304 @@
+"""Plans generate calls with the generation solver: their seconds, when each of their GPUs is free, and lower bounds.
+
+A generate call on n GPUs with tensor-parallel size tp is a ``PlanningProblem`` with actors of tp GPUs. ``solver.plan``
+gives its makespan and when each actor is done. Engines have no pipeline, so pp is 1. Actors stay up between steps and get
+weights by reallocations, so the seconds of start and sync of the latency models are not charged.
+
+**GPUs that are free early.** The call starts once all GPUs of its mesh are free. Each GPU is held until its actor is done, and
+one that no actor takes is not held. Calls that wait for all responses still wait for the end of the call.
+
+**Drafts.** With ``StepGeneration.drafts`` a call may decode with drafts: then its latency models are those of
+``solver.timing.drafted_latency``, in which an iteration yields one token of each response, in expectation.
+
+**Lower bounds** hold for every generation plan without a runtime rule, not only for the one that is found. ``least_s`` is the
+solver's bound on the makespan, from the plan for time alone. ``least_gpu_s`` is its bound on GPU-seconds, from the plan for
+cost alone, in which every actor gives its GPUs back when it is done. ``bound.py`` says how they enter bounds on the period.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from solver.generation import planner
+from solver.layouts.graph import GENERATE, Call, Graph
+from solver.layouts.layout import Layout
+from solver.layouts.options import CallCosts, CallMemory, CallOptions, FloatArray, FreedEarly
+from solver.model.acceptance import Acceptance
+from solver.model.cluster import Cluster
+from solver.model.errors import PlanningError, as_given, is_whole
+from solver.model.latency import LatencyModel
+from solver.model.objective import NonGenerationPhases, Objective
+from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
+from solver.model.workload import Workload
+from solver.step.cut_timeline import CutTimeline
+from solver.timing.drafted_latency import drafted
+
+LEAST_SAVING = 1e-3  # share of GPU-seconds that a slower plan has to save
+
+
+@dataclass(frozen=True, eq=False)
+class StepGeneration:
+    """The responses that a generate call produces in each step, and the latency model of an actor for each tensor-parallel
+    size.
+
+    Attributes:
+        workload: the responses, with their predicted lengths.
+        latency: model of an actor by its number of GPUs, which is tp; a layout with another tp cannot generate.
+        objective: of the generation plan; the default is its time alone. admission: as in ``PlanningProblem``.
+        drafts: what drafts accept, for plans that may draft (``levers``); None: nothing is drafted.
+
+    Raises:
+        PlanningError: an argument is of the wrong type, or a latency model is of another number of GPUs than its key.
+
+    Example:
+        >>> import solver
+        >>> from solver.layouts import StepGeneration
+        >>> latency = {tp: solver.LatencyModel(f"tp{tp}", tp, base_s=5e-3 / tp, per_response_s=1e-5) for tp in (1, 2)}
+        >>> generation = StepGeneration(solver.Workload([10], [0, 0], [100, 300]), latency)
+        >>> generation.mean_tokens
+        200.0
+    """
+
+    workload: Workload
+    latency: Mapping[int, LatencyModel]
+    objective: Objective = field(default_factory=lambda: Objective(time_weight=1.0))
+    admission: str = "reserve"
+    drafts: Acceptance | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.workload, Workload):
+            raise PlanningError(f"workload of generation is {as_given(self.workload)}; a Workload is needed")
+        if not isinstance(self.objective, Objective):
+            raise PlanningError(f"objective of generation is {as_given(self.objective)}; an Objective is needed")
+        if not (self.drafts is None or isinstance(self.drafts, Acceptance)):
+            raise PlanningError(f"drafts of generation are {as_given(self.drafts)}; an Acceptance or None is needed")
+        given = self.latency
+        if not isinstance(given, Mapping) or not given or not all(isinstance(one, LatencyModel) for one in given.values()):
+            raise PlanningError(f"latency of generation is {as_given(given)}; a LatencyModel for each tp is needed")
+        for tp, model in given.items():
+            if not is_whole(tp, 1) or model.gpus_per_actor != tp:
+                raise PlanningError(
+                    f"latency of generation has a model of {model.gpus_per_actor} GPUs per actor at tp {as_given(tp)}; the "
+                    "same number is needed"
+                )
+
+    @property
+    def mean_tokens(self) -> float:
+        """Mean predicted tokens of a response."""
+        return float(self.workload.response_tokens.mean())
+
+    @property
+    def drafted(self) -> StepGeneration:
+        """The same generation, with speculative decoding.
+
+        Raises:
+            PlanningError: it has none, or the workload has passes of its own.
+        """
+        if self.drafts is None:
+            raise PlanningError("generation has no drafts; give what they accept, an Acceptance, as drafts=")
+        if self.workload.passes is not None:
+            raise PlanningError("the workload of generation has passes, so it drafts already; leave out its passes or drafts=")
+        latency = {}
+        for tp, model in self.latency.items():
+            fast = drafted(model, self.drafts)
+            latency[tp] = fast if model.table is not None else fast.affine
+        return replace(self, latency=latency, drafts=None)
+
+    def problem(self, gpus: int, gpus_per_node: int, tp: int) -> PlanningProblem | None:
+        """Return generation on a mesh of so many GPUs, for its predicted lengths; None without a latency model of this tp.
+
+        Raises:
+            PlanningError: no actor of this size can hold some response.
+        """
+        model = self.latency.get(tp)
+        if model is None or tp > min(gpus, gpus_per_node):
+            return None
+        cluster = Cluster(max(1, gpus // gpus_per_node), min(gpus, gpus_per_node), tp, model.kind)
+        running = replace(model, start_s=0.0, sync_s=0.0)
+        return PlanningProblem(self.workload.points, cluster, running, admission=self.admission)
+
+
+class PlannedGeneration(NamedTuple):
+    """A generate call on a mesh.
+
+    Attributes:
+        plan: whose GPU ids count from the first GPU of the mesh. release_s: (n,) seconds from its start until each GPU is free.
+        least_s, least_gpu_s: bounds on the makespan and on the GPU-seconds of every plan on so many GPUs with this tp.
+    """
+
+    plan: Plan
+    release_s: tuple[float, ...]
+    least_s: float
+    least_gpu_s: float
+
+
+class GenerationPlans:
+    """Generation plans of one call, each made once per number of GPUs and tp.
+
+    Args:
+        phases: the step outside generation, which the objective counts.
+    """
+
+    def __init__(
+        self, generation: StepGeneration, gpus_per_node: int, phases: NonGenerationPhases | None = None, seed: int = 0
+    ) -> None:
+        self.generation, self.gpus_per_node, self.seed = generation, gpus_per_node, seed
+        self.phases = NonGenerationPhases() if phases is None else phases
+        self.refused: PlanningError | None = None  # why a tp cannot generate
+        self._made: dict[tuple[int, int, float], PlannedGeneration | None] = {}
+
+    @property
+    def possible(self) -> bool:
+        """Whether a layout that was asked for can generate."""
+        return any(planned is not None for planned in self._made.values())
+
+    def of(self, layout: Layout, slack: float = 1.0) -> PlannedGeneration | None:
+        """Return generation in this layout; None where it is impossible.
+
+        Args:
+            slack: times the seconds of the plan for the objective, within which the plan of least GPU-seconds is taken; 1: the
+                plan for the objective.
+        """
+        key = gpus, tp, _ = layout.mesh.gpus, layout.strategy.tp, slack
+        if layout.strategy.pp > 1:
+            return None
+        if key not in self._made:
+            try:
+                self._made[key] = self._plan(gpus, tp) if slack == 1 else self._thrifty(layout, slack)
+            except PlanningError as error:
+                self.refused, self._made[key] = error, None
+        return self._made[key]
+
+    def completion_s(self, layout: Layout, slack: float = 1.0) -> FloatArray:
+        """Return (R,) seconds from its start until each response is complete, in a layout that can generate."""
+        planned = self.of(layout, slack)
+        problem = self.generation.problem(layout.mesh.gpus, self.gpus_per_node, layout.strategy.tp)
+        assert planned is not None, "the layout can generate"
+        assert problem is not None, "its tp has a latency model"
+        latency = problem.one_kind[1]
+        return CutTimeline(planned.plan, problem.workload, latency.affine, problem.admission).uncut.completion_s
+
+    def _plan(self, gpus: int, tp: int) -> PlannedGeneration | None:
+        problem = self.generation.problem(gpus, self.gpus_per_node, tp)
+        if problem is None:
+            return None
+        fastest, cheapest = (self._solved(replace(problem, objective=Objective(time_weight=weight))) for weight in (1.0, 0.0))
+        chosen = fastest
+        if self.generation.objective != Objective(time_weight=1.0):
+            chosen = self._solved(replace(problem, objective=self.generation.objective, phases=self.phases))
+        least_s = min(fastest.makespan_s * _proven(fastest), chosen.makespan_s)
+        return PlannedGeneration(chosen, _released(chosen, gpus), least_s, cheapest.gpu_seconds * _proven(cheapest))
+
+    def _thrifty(self, layout: Layout, slack: float) -> PlannedGeneration | None:
+        """Return the plan of least GPU-seconds within so many times the seconds; None where it is the plan itself."""
+        planned = self.of(layout)
+        problem = self.generation.problem(layout.mesh.gpus, self.gpus_per_node, layout.strategy.tp)
+        if planned is None or problem is None:
+            return None
+        within = Objective(deadline_s=planned.plan.makespan_s * slack)
+        chosen = self._solved(replace(problem, objective=within, phases=NonGenerationPhases()))
+        if chosen.gpu_seconds >= planned.plan.gpu_seconds * (1 - LEAST_SAVING):
+            return None
+        return planned._replace(plan=chosen, release_s=_released(chosen, layout.mesh.gpus))
+
+    def _solved(self, problem: PlanningProblem) -> Plan:
+        return planner.plan(problem, quick=True, seed=self.seed)
+
+
+def _released(plan: Plan, gpus: int) -> tuple[float, ...]:
+    """Return when each GPU of the mesh is free."""
+    release = np.zeros(gpus)
+    for actor in plan.actors:
+        release[list(actor.gpu_ids)] = actor.predicted_s
+    return tuple(release.tolist())
+
+
+def _proven(plan: Plan) -> float:
+    """Return the share of a plan's value that its bound proves; value is time or cost alone, without other phases."""
+    return plan.lower_bound / plan.value if plan.value and plan.lower_bound is not None else 0.0
+
+
+@dataclass(frozen=True)
+class GeneratedCosts:
+    """Costs whose generate calls take what generation plans take; see ``CallCosts``.
+
+    Attributes:
+        costs: of everything else. plans: by the name of the call.
+    """
+
+    costs: CallCosts
+    plans: Mapping[str, GenerationPlans]
+
+    def seconds(self, call: Call, layout: Layout) -> float:
+        """Return the makespan of the generation plan in this layout; infinity where there is none."""
+        if call.name not in self.plans:
+            return self.costs.seconds(call, layout)
+        planned = self.plans[call.name].of(layout)
+        return math.inf if planned is None else planned.plan.makespan_s
+
+    def memory(self, call: Call, layout: Layout) -> CallMemory:
+        """Return the bytes that the costs say."""
+        return self.costs.memory(call, layout)
+
+    def reallocate(self, role: str, source: Layout, destination: Layout) -> tuple[float, float]:
+        """Return the seconds and bytes that the costs say."""
+        return self.costs.reallocate(role, source, destination)
+
+
+def by_call(graph: Graph, generation: StepGeneration | Mapping[str, StepGeneration]) -> dict[str, StepGeneration]:
+    """Return generation by the names of the graph's generate calls; one record is for each of them.
+
+    Raises:
+        PlanningError: the graph generates nothing, a name is none of its generate calls, or a record is missing or of the wrong
+            type.
+    """
+    names = [call.name for call in graph.calls if call.kind == GENERATE]
+    if not names:
+        raise PlanningError(f"generation is given, but the calls of {graph.name!r} generate nothing; leave it out")
+    given = dict(generation) if isinstance(generation, Mapping) else dict.fromkeys(names, generation)
+    if sorted(map(str, given)) != sorted(names):
+        raise PlanningError(
+            f"generation is given for {', '.join(map(str, given))}; one for each of {', '.join(names)} is needed"
+        )
+    for name, one in given.items():
+        if not isinstance(one, StepGeneration):
+            raise PlanningError(f"generation of {name!r} is {as_given(one)}; a StepGeneration is needed")
+    return given
+
+
+def generated_options(graph: Graph, cluster: Cluster, costs: CallCosts, plans: Mapping[str, GenerationPlans]) -> CallOptions:
+    """Return the options of a step whose generate calls are planned.
+
+    Raises:
+        PlanningError: as ``CallOptions.of``, or no actor of any size can generate.
+    """
+    try:
+        options = CallOptions.of(graph, cluster.gpus, cluster.gpus_per_node, GeneratedCosts(costs, plans))
+    except PlanningError:
+        for of_call in plans.values():
+            if of_call.refused is not None and not of_call.possible:
+                raise of_call.refused from None
+        raise
+    freed = {}
+    for at, call in enumerate(graph.calls):
+        if call.name in plans:
+            freed[at] = _freed_early(options.layouts[at], plans[call.name], cluster.gpus)
+    return replace(options, freed_early=freed)
+
+
+def _freed_early(layouts: Sequence[Layout], plans: GenerationPlans, gpus: int) -> FreedEarly:
+    """Return when (n,) layouts of a call free their GPUs, and their bounds."""
+    release_s = np.zeros((len(layouts), gpus))
+    least = np.zeros((2, len(layouts)))
+    for option, layout in enumerate(layouts):
+        planned = plans.of(layout)
+        assert planned is not None, "options without a generation plan take infinite seconds"
+        release_s[option, layout.mesh.first : layout.mesh.last] = planned.release_s
+        least[:, option] = planned.least_s, planned.least_gpu_s
+    return FreedEarly(release_s, least[0], least[1])
