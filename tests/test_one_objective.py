@@ -22,16 +22,13 @@ from rlhfless.run.loading import load
 from rlhfless.scheduling.fold import Fold
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.round_robin import Spread
-from rlhfless.simulate import Aim
-from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
-from rlhfless.simulate.whole_steps.choice import best_of
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.lever_tables import lever_savings
 from rlhfless.training.config.scheduling import PlannerConfig
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, PlanningProblem, Workload, evaluate
 from solver.bounds.headroom import Curve, summed_bounds
 from solver.model.objective import TIME_WEIGHT
 from solver.prefix_sharing.deduplicate import deduplicate
+from solver.step.choose import StepTable, best_of, choose
 from solver.step.cut import choose_cut
 from solver.step.learner import choose_learner
 from solver.step.token_work import TokenWork
@@ -107,11 +104,10 @@ def test_a_whole_step_has_the_least_mean_of_products_and_not_of_logarithms(weigh
     """The second plan is far better where the step is short, and somewhat worse where it is long."""
     times_s = np.array([[1.0, 40.0, 40.0], [0.4, 41.0, 41.0], [0.9, 60.0, 60.0]])
     gpu_s = np.array([[8.0, 300.0, 300.0], [7.0, 302.0, 301.0], [8.5, 310.0, 310.0]])
-    plans = tuple(WholeStepPlan(None, LearnerWay(gpus), frozenset()) for gpus in range(3))  # type: ignore[arg-type]
-    choice = best_of(WholeStepCandidates(plans, times_s, gpu_s), Aim(time_weight=weight))
+    table = StepTable(np.zeros(3, np.int64), times_s, gpu_s)
+    best = best_of(table, Objective(weight))
     keys = [Objective(weight).key(times, costs) for times, costs in zip(times_s, gpu_s, strict=True)]
-    assert choice.plan is plans[keys.index(min(keys))]
-    assert choice.plan is plans[0]
+    assert best == choose(table, Objective(weight)).best == keys.index(min(keys)) == 0
     logs = weight * np.log(times_s) + (1 - weight) * np.log(gpu_s)
     assert logs.mean(axis=1).argmin() == 1, "the mean of logarithms would be another meaning"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import AliasChoices, Field
 from pydantic_settings import CliPositionalArg
@@ -19,9 +19,6 @@ from rlhfless.errors import InputError
 from solver.model.errors import PlanningError
 from solver.model.objective import TIME_WEIGHT
 from solver.model.step_levers import DRAFTS, LEVERS, lever_names
-
-if TYPE_CHECKING:
-    from rlhfless.simulate import Aim
 
 
 class StepOptions(Printed, Limits, StepGpus, StepModels):
@@ -69,22 +66,6 @@ class StepOptions(Printed, Limits, StepGpus, StepModels):
             raise InputError(f"--drafts is {self.drafts}, but the plan may not draft; --levers all or drafts is needed")
         return names
 
-    @property
-    def aim(self) -> Aim:
-        """What is minimised; GPUs cost while they are held.
-
-        Raises:
-            InputError: no price is known for a budget in USD.
-        """
-        from rlhfless.simulate import Aim
-
-        if self.limit is None:
-            return Aim(time_weight=TIME_WEIGHT if self.time_weight is None else self.time_weight)
-        limits = dict(self.limits)
-        if "budget_usd" in limits:
-            limits = {"budget_gpu_s": limits["budget_usd"] / self.cluster(self).usd_per_gpu_s}
-        return Aim(time_weight=None, **limits)
-
 
 def step(options: StepOptions) -> None:
     """Print a whole step as planned and as executed, and draw it.
@@ -116,7 +97,7 @@ def step(options: StepOptions) -> None:
     setting = SimulationConfig(cluster, latency[min(latency)])
     of_calls = step_of_calls(logged, setting, options.graph, costs, memory_bytes=options.memory_bytes(costs))
     drafts = None if options.drafts is None else DrawnDrafts(stated_acceptance(options.drafts))
-    planned = PlannedWholeStep(of_calls, options.aim, drafts, levers)
+    planned = PlannedWholeStep(of_calls, options.objective(TIME_WEIGHT), drafts, levers)
     if options.out is not None:
         save(planned.plot(), options.out)
         print(f"wrote {options.out}", file=sys.stderr)

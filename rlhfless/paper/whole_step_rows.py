@@ -6,7 +6,7 @@ The size of actors is that of the setting. Beside that, everything together and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,18 @@ import numpy as np
 from rlhfless.paper.machine import Machine
 from rlhfless.paper.runs import WEIGHT
 from rlhfless.scheduling.baselines import Static
-from rlhfless.simulate import STRONG, WEAK, Aim, DrawnDrafts, LoggedStep, SimulationConfig, StepCosts, WholeStep
+from rlhfless.simulate import STRONG, WEAK, DrawnDrafts, LoggedStep, SimulationConfig, StepCosts, WholeStep
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps import published
-from rlhfless.simulate.whole_steps.choice import WholeStepChoice
-from rlhfless.simulate.whole_steps.generated import requests_of
-from rlhfless.simulate.whole_steps.generation_plans import expected
+from rlhfless.simulate.whole_steps.generated import executed, requests_of
+from rlhfless.simulate.whole_steps.generations import expected
 from rlhfless.simulate.whole_steps.lever_tables import lever_savings, lever_stages
 from rlhfless.simulate.whole_steps.published import Totals
-from rlhfless.simulate.whole_steps.whole_step import StepVariant
+from rlhfless.simulate.whole_steps.whole_step import StepVariant, WholeStepChoice
 from solver.bounds.bound_over_time import BoundOverTime
 from solver.model.objective import Objective
 from solver.model.step_levers import ACTOR_SIZE
+from solver.model.workload import FloatArray
 
 OBJECTIVE = Objective(WEIGHT)  # by which elastic plain is sized and levers are counted
 MARGIN = 0.02  # by which plans aim at more than a speed, as forecasts are wrong
@@ -34,6 +34,7 @@ SPEEDUPS = {"1.35x": 1.35, "2x": 2.0}
 WEIGHTS = (0.2, 0.5, WEIGHT, 1.0)
 EXTRA_AIMS = frozenset(f"w={weight:g}" for weight in WEIGHTS if weight != WEIGHT)
 """Points between the other aims, executed without drafts only, as drafts take long to simulate."""
+EQUAL_TIME = "equal time"
 FAIR = "elastic cached"
 """The fair comparator: elastic plain with prefix caching."""
 TOGETHER, TOGETHER_SIZED, FAIR_SIZED = "together", "together, any size", "elastic cached, any size"
@@ -45,6 +46,10 @@ VALUES = (
     "system", "drafts", "aim", "time_s", "gpu_s", "bound_gpu_s", "lever", "expected", "saved", "stage", "value"
 )  # fmt: skip
 """Columns of rows beside ``part``; those of other parts are empty."""
+
+
+Aim = tuple[Objective, FloatArray | None]
+"""What is minimised, and what of another plan the limit is a multiple of (``WholeStep.plan``)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,39 +73,41 @@ class StepToCompare:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Return rows with ``part`` (``system``, ``lever``, ``stage``, ``bound``) and the columns of each; see the figure."""
-        step, costs = self.step, self.costs
+        step, costs, own = self.step, self.costs, self.step.own
         static = Static(self.machine.static_actors, hold="generation").plan(*self.logged.inputs(self.setting))
         free = self.machine.gpus - self.machine.learner_gpus
-        naive = published.naive(step.generated(static), step.work, costs, free)
+        requests = self.logged.requests()
+        naive = published.naive(executed(static, requests, self.setting), own.work, costs, free)
         forecast_s = np.array([
             published.naive(expected(static, case, self.setting, self.setting.latency), work, costs, free)[0]
-            for case, work in zip(step.cases, step.works, strict=True)
+            for case, work in zip(own.cases, own.works, strict=True)
         ])  # fmt: skip
-        fair = step.plain(WEIGHT)
+        fair = step.plain(OBJECTIVE)
         yield self._system("naive", naive)
-        yield self._system("elastic", step.execute(step.plain(WEIGHT, prefix_caching=False).plan))
+        yield self._system("elastic", step.execute(step.plain(OBJECTIVE, prefix_caching=False).plan))
         yield self._system(FAIR, step.execute(fair.plan))
-        given = self.logged, self.setting, costs, step.requests, step.work
+        given = self.logged, self.setting, costs, requests, own.work
         yield self._system("rlhfless", published.rlhfless(*given))
         yield self._system("rlhfuse", published.rlhfuse(*given, self.machine.static_actors))
-        yield self._system("real", published.layouts(*given, (requests_of(step.cases[0]), step.works[0])))
-        aims = {
-            **{name: Aim(deadline_s=forecast_s / (speed * (1 + MARGIN))) for name, speed in SPEEDUPS.items()},
-            "equal time": Aim(deadline_s=fair.times_s), "equal cost": Aim(budget_gpu_s=fair.gpu_s),
-            **{f"w={weight:g}": Aim(time_weight=weight) for weight in WEIGHTS},
+        yield self._system("real", published.layouts(*given, (requests_of(own.cases[0]), own.works[0])))
+        speeds = {name: Objective(deadline_s=1 / (speed * (1 + MARGIN))) for name, speed in SPEEDUPS.items()}
+        aims: dict[str, Aim] = {
+            **{name: (objective, forecast_s) for name, objective in speeds.items()},
+            EQUAL_TIME: (Objective(deadline_s=1), fair.times_s), "equal cost": (Objective(budget_gpu_s=1), fair.gpu_s),
+            **{f"w={weight:g}": (Objective(weight), None) for weight in WEIGHTS},
         }  # fmt: skip
         kinds: dict[str, SimulatedDrafts | None] = {WITHOUT: None}
         if self.with_drafts:
             kinds |= {name: DrawnDrafts(acceptance, seed=self.seed) for name, acceptance in ACCEPTANCES.items()}
         for name, drafts in kinds.items():
             if drafts is not None:
-                drafted = self.step.with_drafts(drafts)
+                drafted = replace(self.setting, drafts=drafts)
                 yield self._system("rlhfspec", published.drafts_only(self.logged, drafted, *given[2:]), name)
             bound = step.bound(drafts) if drafts is None or self.bounds_with_drafts else None
-            for aim_name, aim in aims.items():
+            for aim_name, (objective, relative_to) in aims.items():
                 if drafts is not None and aim_name in EXTRA_AIMS:  # points between the others
                     continue
-                totals = step.execute(step.plan(aim, drafts).plan, drafts)
+                totals = step.execute(step.plan(objective, drafts, relative_to=relative_to).plan)
                 least = np.nan if bound is None else bound.gpu_seconds(totals[0] * (1 + 1e-9))
                 yield {**self._system(TOGETHER, totals, name), "aim": aim_name, "bound_gpu_s": least}
             if bound is not None:
@@ -118,9 +125,10 @@ class StepToCompare:
         bound = step.bound()
         fair, totals = self._plain_of_best_size()
         yield self._system(FAIR_SIZED, totals)
-        choice = step.plan(Aim(time_weight=WEIGHT))
-        own = {name: aims[name] for name in SPEEDUPS} | {"equal time": Aim(deadline_s=fair.times_s)}
-        plans = {name: step.plan(aim).plan for name, aim in own.items()} | {f"w={WEIGHT:g}": choice.plan}
+        choice = step.plan(OBJECTIVE)
+        own = {name: aims[name] for name in SPEEDUPS} | {EQUAL_TIME: (Objective(deadline_s=1), fair.times_s)}
+        plans = {name: step.plan(objective, relative_to=relative_to).plan for name, (objective, relative_to) in own.items()}
+        plans[f"w={WEIGHT:g}"] = choice.plan
         for name, plan in plans.items():
             totals = step.execute(plan)
             least = bound.gpu_seconds(totals[0] * (1 + 1e-9))
@@ -134,8 +142,8 @@ class StepToCompare:
     def _plain_of_best_size(self) -> tuple[WholeStepChoice, Totals]:
         """Return elastic plain with prefix caching, with the size of actors that is best on the forecast, and what it takes."""
         steps = [self.step, *(WholeStep(self.logged, one.setting, one.costs) for one in self.sizes)]
-        aim, found = Aim(time_weight=WEIGHT), [(step.plain(WEIGHT), step) for step in steps]
-        choice, step = min(found, key=lambda one: float(aim.values(one[0].times_s[None], one[0].gpu_s[None]).mean()))
+        found = [(step.plain(OBJECTIVE), step) for step in steps]
+        choice, step = min(found, key=lambda one: OBJECTIVE.key(one[0].times_s, one[0].gpu_s))
         return choice, step.execute(choice.plan)
 
     def _levers(self) -> Iterator[dict[str, Any]]:
@@ -151,7 +159,7 @@ class StepToCompare:
             yield {"part": "stage", "stage": row.stage, "value": value}
         for name, drafts in kinds.items():
             if drafts is not None:
-                totals = self.step.execute(self.step.plan(Aim(time_weight=WEIGHT), drafts).plan, drafts)
+                totals = self.step.execute(self.step.plan(OBJECTIVE, drafts).plan)
                 value = OBJECTIVE.value(*totals) / base
                 yield {"part": "stage", "stage": f"{name} drafts", "value": value}
 

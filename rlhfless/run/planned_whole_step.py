@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -19,7 +17,6 @@ from rlhfless.run.planned_step import with_notes
 from rlhfless.simulate import (
     STRONG,
     WEAK,
-    Aim,
     DrawnDrafts,
     LoggedStep,
     SimulatedDrafts,
@@ -27,13 +24,13 @@ from rlhfless.simulate import (
     StepOfCalls,
     savings_of,
 )
-from rlhfless.simulate.whole_steps.choice import WholeStepChoice
+from rlhfless.simulate.whole_steps.whole_step import WholeStepChoice
 from rlhfless.trace import Trace
 from solver import layouts
 from solver.layouts import Graph
 from solver.model.errors import as_given
 from solver.model.html_tables import rows_table
-from solver.model.objective import TIME_WEIGHT
+from solver.model.objective import Objective
 from solver.model.step_levers import DRAFTS, LEVERS, lever_names
 
 ALGORITHMS = ("grpo", "ppo")
@@ -50,7 +47,7 @@ class PlannedWholeStep:
 
     Attributes:
         of_calls: the step, with the actor sizes and layouts to choose from.
-        aim: what is minimised.
+        objective: what is minimised.
         drafts: which drafted tokens are accepted; None: no speculative decoding.
         levers: names of the optimisations that the plan may use.
 
@@ -60,7 +57,7 @@ class PlannedWholeStep:
     """
 
     of_calls: StepOfCalls
-    aim: Aim
+    objective: Objective
     drafts: SimulatedDrafts | None = None
     levers: str | Collection[str] = "all"
 
@@ -71,15 +68,14 @@ class PlannedWholeStep:
     @cached_property
     def choice(self) -> WholeStepChoice:
         """The plan chosen from the length forecast, with the expected saving of each optimisation."""
-        return self.of_calls.step.plan(self.aim, self.drafts, lever_names(self.levers))
+        return self.of_calls.step.plan(self.objective, self.drafts, lever_names(self.levers))
 
     @cached_property
     def plain(self) -> WholeStepChoice:
         """The baseline ("elastic plain"): right number of replicas, random assignment, prefix caching, each replica released
         when it is done, learning on all GPUs.
         """
-        weight = TIME_WEIGHT if self.aim.time_weight is None else self.aim.time_weight
-        return self.of_calls.step.plain(weight)
+        return self.of_calls.step.plain(self.objective)
 
     @cached_property
     def results(self) -> pd.DataFrame:
@@ -90,8 +86,8 @@ class PlannedWholeStep:
         """
         step, rows = self.of_calls.step, []
         bound = step.bound(self.drafts)
-        for name, choice, drafts in ((PLAIN, self.plain, None), (PLANNED, self.choice, self.drafts)):
-            time_s, gpu_s = step.execute(choice.plan, drafts)
+        for name, choice in ((PLAIN, self.plain), (PLANNED, self.choice)):
+            time_s, gpu_s = step.execute(choice.plan)
             rows.append((name, choice.time_s, choice.gpu_seconds, time_s, gpu_s, bound.gpu_seconds(time_s * ABOUT_BOUND)))
         return pd.DataFrame(rows, columns=["plan", "expected_s", "expected_gpu_s", "time_s", "gpu_s", "bound_gpu_s"])
 
@@ -102,13 +98,13 @@ class PlannedWholeStep:
         ``expected`` and ``saved`` are shares of what is minimised, relative to the best plan without the optimisation: on
         held-out scenarios, and in a simulation with the true lengths. A negative saving is a loss.
         """
-        table = savings_of(self.of_calls.step, self.choice, self.aim, self.drafts)
+        table = savings_of(self.of_calls.step, self.choice, self.objective, self.drafts)
         return table[table["lever"].isin(lever_names(self.levers))].reset_index(drop=True)
 
     @property
     def trace(self) -> Trace:
         """The trace of the executed step; ``meta["levers"]`` has the expected and the achieved saving of each optimisation."""
-        trace = self.of_calls.step.trace(self.choice.plan, self.drafts)
+        trace = self.of_calls.step.trace(self.choice.plan)
         return replace(trace, meta={**trace.meta, "levers": self.savings.drop(columns="meaning").to_dict("records")})
 
     def lines(self) -> list[str]:
@@ -170,11 +166,12 @@ class PlannedWholeStep:
         """Return what of the lengths is a guess, that a limit is not kept, where the plan is expected to exceed it, and what
         the seconds come from."""
         guess = self.of_calls.step.logged.guess
-        deadline_s, budget_gpu_s = (
-            math.inf if limit is None else float(np.mean(limit)) for limit in (self.aim.deadline_s, self.aim.budget_gpu_s)
-        )
-        late, dear = self.choice.time_s > deadline_s, self.choice.gpu_seconds > budget_gpu_s
-        limit = f"{deadline_s:g} s" if late else f"{budget_gpu_s:g} GPU-seconds" if dear else ""
+        objective = self.objective.in_gpu_s(self.of_calls.step.own.setting.cluster.usd_per_gpu_s)
+        limit = ""
+        if objective.deadline_s is not None and self.choice.time_s > objective.deadline_s:
+            limit = f"{objective.deadline_s:g} s"
+        elif objective.budget is not None and self.choice.gpu_seconds > objective.budget:
+            limit = f"{objective.budget:g} GPU-seconds"
         exceeded = (
             f"no plan with these levers is expected to keep within {limit}; this is the one closest to it" if limit else ""
         )

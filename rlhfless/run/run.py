@@ -28,7 +28,7 @@ from rlhfless.run.split import Split, from_waits, split_run
 from rlhfless.run.sweeps import sweep
 from rlhfless.run.what_ifs import run_to_change, ways_of_log
 from rlhfless.scheduling import PolicyFunction, SchedulingPolicy, policy_names
-from rlhfless.simulate import Aim, Comparison, SimulatedDrafts, SimulationConfig, logged_steps, simulate, step_of_calls
+from rlhfless.simulate import Comparison, SimulatedDrafts, SimulationConfig, logged_steps, simulate, step_of_calls
 from rlhfless.trace import ImportedLog, LogWithoutResponses, OpenedLog, Trace
 from rlhfless.trace.schema.prices import AS_STATED
 from solver.model.errors import as_given, is_whole
@@ -431,7 +431,7 @@ class Run:
         *,
         algorithm: str = "grpo",
         models: str | Mapping[str, str] | None = None,
-        aim: Aim | None = None,
+        objective: Objective | None = None,
         drafts: str | SimulatedDrafts | None = None,
         levers: str | Collection[str] = "all",
         predictor: Predictor | None = None,
@@ -447,7 +447,7 @@ class Run:
         Args:
             step: its number in the log; a negative one counts from the end. algorithm: ``grpo`` or ``ppo``.
             models: one model name for every role, or a mapping of role to name; that of the run's profile when None.
-            aim: what is minimised; ``T^w C^(1-w)`` with the run's time weight when None.
+            objective: what is minimised; the run's own when None, ``T^w C^(1-w)`` with its time weight.
             drafts: which drafted tokens are accepted in speculative decoding: ``weak``, ``strong`` (a character task) or an
                 object of your own; None: no speculative decoding.
             levers: optimisations that the plan may use: ``all``, ``none``, or names (``solver.model.step_levers``).
@@ -468,9 +468,8 @@ class Run:
         graph, number, setting = graph_of(algorithm), self._step(step), self.setting
         (logged,) = logged_steps(self.rollouts, predictor, self.max_response_tokens, steps=[number])
         table = costs_of_calls(graph, logged, setting, self.profile, models)
-        aim = Aim(time_weight=self.objective.time_weight) if aim is None else aim
         of_calls = step_of_calls(logged, setting, graph, table)
-        return PlannedWholeStep(of_calls, aim, drafts_of(drafts), levers)
+        return PlannedWholeStep(of_calls, self.objective if objective is None else objective, drafts_of(drafts), levers)
 
     @known_arguments
     def sweep(

@@ -23,8 +23,9 @@ import numpy as np
 
 from rlhfless.scheduling.calibration import stressed, with_scenarios
 from rlhfless.scheduling.policy import PlanningOptions
-from rlhfless.scheduling.solver import groups_of, plan_values, significantly_less, values_of
+from rlhfless.scheduling.solver import SURE, groups_of, plan_values, values_of
 from solver.generation.random_split import random_split
+from solver.lengths.held_out import held_out
 from solver.lengths.remaining import RemainingLengths
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
@@ -142,7 +143,7 @@ class Start:
             if next_values.mean() >= values.mean():
                 break
             values, moved, start = next_values, next_moved, next_start
-        if not significantly_less(values, plan_values):
+        if not values.mean() < (1 - 1e-12) * plan_values.mean():
             return None
         return start if moved else ReplanStart(start.groups, None)
 
@@ -150,8 +151,10 @@ class Start:
         starts = [self._from_plan(price), *(self._of_equal_value(factor * price) for factor in UNCERTAIN_FACTORS)]
         values = np.stack([self._simulated(start, draws)[0] for start in starts])
         chosen = [int(values[:, half::2].mean(axis=1).argmin()) for half in (0, 1)]
-        held_out = np.concatenate([values[which, 1 - half :: 2] for half, which in enumerate(chosen)])
-        if not significantly_less((1 + CLEARLY) * held_out, np.concatenate([plan_values[1::2], plan_values[::2]])):
+        saving = held_out(
+            lambda half: (1 + CLEARLY) * values[chosen[half], 1 - half :: 2], lambda half: plan_values[1 - half :: 2], SURE
+        )
+        if not saving.is_sure:
             return None
         return starts[min(chosen, key=lambda which: float(values[which].mean()))]
 

@@ -29,7 +29,6 @@ known when the generation of the step before ends, so it runs while that step pr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,6 +43,7 @@ from rlhfless.scheduling.length_spread import spread_in_words
 from rlhfless.scheduling.policy import PlanningOptions, check_inputs
 from rlhfless.scheduling.round_robin import Spread
 from solver.generation.random_split import random_split
+from solver.lengths.held_out import held_out
 from solver.model.cluster import MixedCluster
 from solver.model.errors import PlanningError
 from solver.model.plan import Plan
@@ -242,9 +242,10 @@ def _surely_better(
 ) -> Chosen | None:
     """Return the better one of two plans that were made for one half each, if it is surely better than the fallback."""
     made = [Chosen(plan, known, ASSIGNED) for plan in plans]
-    pairs = [(one, half) for one, half in zip(made, halves[::-1], strict=True)]
-    values = np.concatenate([one.values(half) for one, half in pairs])
-    if not significantly_less(values, np.concatenate([fallback.values(half) for _, half in pairs])):
+    saving = held_out(
+        lambda half: made[half].values(halves[1 - half]), lambda half: fallback.values(halves[1 - half]), errors=SURE
+    )
+    if not saving.is_sure:
         return None
     further = stressed(known, options)
     better = min(made, key=lambda one: float(one.values(further).mean()))
@@ -334,13 +335,6 @@ def values_of(busy_s: FloatArray, problem: PlanningProblem, more_s: float = 0.0)
     """
     time_s, cost = Pricing.of(problem).step_of(busy_s)
     return problem.objective.product(time_s + more_s, cost)
-
-
-def significantly_less(values: FloatArray, reference: FloatArray) -> bool:
-    """Return whether the mean of ``values`` is below that of ``reference``, paired, by more than ``SURE`` standard errors."""
-    difference = values - reference
-    spread = float(difference.std(ddof=1)) if len(difference) > 1 else 0.0
-    return float(difference.mean()) < -SURE * spread / math.sqrt(len(difference)) - 1e-12 * abs(float(reference.mean()))
 
 
 def sizes_in_words(plan: Plan, sizes: Mapping[int, float]) -> str:

@@ -18,6 +18,7 @@ from solver.model.workload import FloatArray
 COSTS = ("gpu_s", "usd")
 TIME_WEIGHT = 0.7  # w in T^w C^(1-w) of plans, where nobody states one; that of the RLHFless paper (lambda)
 TOLERANCE = 1e-9  # relative, by which a limit may be missed: times are sums of rounded numbers
+EXCESS = 5.0  # power of the factor by which a mean exceeds its limit, in ``soft_values``
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,18 @@ class Objective:
         """Return the limit on cost, in the unit of ``cost``."""
         return self.budget_gpu_s if self.budget_usd is None else self.budget_usd
 
+    def in_gpu_s(self, usd_per_gpu_s: float) -> Objective:
+        """Return the objective with cost in GPU-seconds, for GPUs that all have one price.
+
+        Raises:
+            PlanningError: there is a budget in USD, and the price is not above 0.
+        """
+        if self.budget_usd is None:
+            return replace(self, cost="gpu_s")
+        if not usd_per_gpu_s > 0:
+            raise PlanningError(f"budget_usd is {self.budget_usd:g}, but the GPUs have no price; give usd_per_gpu_hour")
+        return replace(self, budget_usd=None, budget_gpu_s=self.budget_usd / usd_per_gpu_s, cost="gpu_s")
+
     def with_slack(self, factor: float) -> Objective:
         """Return the objective with its limit multiplied by a factor, itself if it has none."""
         for name in ("deadline_s", "budget_gpu_s", "budget_usd"):
@@ -119,6 +132,24 @@ class Objective:
             return np.asarray(np.where(costs <= self.budget * (1 + TOLERANCE), times, math.inf))
         time_ref, cost_ref = reference
         return self.product(times / time_ref, costs / cost_ref)
+
+    def soft_values(self, time_s: ArrayLike, cost: ArrayLike) -> FloatArray:
+        """Return (..., S) numbers of plans, from their times and costs in S scenarios. The plan with the least mean is best.
+
+        Under a limit it is the cost or the time in each scenario. Where a plan's mean exceeds the limit, all of its numbers
+        are multiplied by ``(mean / limit)^5``, so the nearest miss is best where no plan keeps it. ``key`` orders plans so,
+        too; these numbers compare two plans in every scenario, as ``held_out`` does.
+
+        Example:
+            >>> Objective(deadline_s=2.0).soft_values([[1.0, 3.0], [3.0, 5.0]], [[7.0, 7.0], [1.0, 1.0]]).tolist()
+            [[7.0, 7.0], [32.0, 32.0]]
+        """
+        times, costs = np.asarray(time_s, dtype=float), np.asarray(cost, dtype=float)
+        if self.deadline_s is not None:
+            return np.asarray(costs * _excess(times, self.deadline_s))
+        if self.budget is not None:
+            return np.asarray(times * _excess(costs, self.budget))
+        return self.product(times, costs)
 
     def value(self, time_s: float, cost: float, reference: tuple[float, float] = (1.0, 1.0)) -> float:
         """Return the number to minimise for a plan of ``time_s`` and ``cost``; infinite if it breaks the limit.
@@ -184,6 +215,11 @@ class Objective:
         worst = np.sort(values)[::-1]
         share = np.clip(self.cvar_alpha * len(worst) - np.arange(len(worst)), 0.0, 1.0)
         return float(dot(worst, share) / share.sum())
+
+
+def _excess(numbers: FloatArray, limit: float) -> FloatArray:
+    """Return (..., 1) factors of the numbers of plans whose mean over S scenarios exceeds a limit; 1 for the others."""
+    return np.asarray(np.maximum(numbers.mean(axis=-1, keepdims=True) / limit, 1.0) ** EXCESS)
 
 
 def _other_factor(value: float, factor: float, exponent: float) -> float:

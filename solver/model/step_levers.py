@@ -1,13 +1,14 @@
 """Names the levers of a step: what a plan may do beside the plainest one, so that the step is shorter or cheaper.
 
 These are the only names of levers: for plans of a step's model calls (``solver/layouts``), and for whole steps of actors and
-a learner (``rlhfless/simulate/whole_steps``). The plainest step decodes whole prompts at random on as many actors of the given
-size as pay off. It releases each when it is done, and then prepares and learns on all GPUs in the actors' layout.
+a learner (``solver/step``, ``rlhfless/simulate/whole_steps``). The plainest step decodes whole prompts at random on as many
+actors of the given size as pay off. It releases each when it is done, and then prepares and learns on all GPUs in the actors'
+layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from solver.model.errors import PlanningError, as_given
 
@@ -32,6 +33,22 @@ MEANINGS = {
 }
 CALL_LEVERS = (OVERLAP, STREAMING, DRAFTS)
 """Levers of plans of model calls, which have no actors of their own."""
+
+
+def lever_bits(levers: Iterable[str]) -> int:
+    """Return a set of levers as one number, with a bit for each: sets of thousands of plans are compared at once.
+
+    Example:
+        >>> from solver.model.step_levers import levers_of_bits, lever_bits
+        >>> sorted(levers_of_bits(lever_bits(["cut", "overlap"])))
+        ['cut', 'overlap']
+    """
+    return sum(1 << LEVERS.index(lever) for lever in set(levers))
+
+
+def levers_of_bits(bits: int) -> frozenset[str]:
+    """Return the levers of ``lever_bits``."""
+    return frozenset(lever for number, lever in enumerate(LEVERS) if bits >> number & 1)
 
 
 def lever_names(given: object, known: Sequence[str] = LEVERS) -> tuple[str, ...]:

@@ -4,8 +4,8 @@
     [--json FILE] [--tiny]
 
 Every row is one step on 16 GPUs, planned with all levers from a forecast and executed on true lengths. CPU seconds are those
-of all candidates and one choice among them (T^0.7 C^0.3), without the forecast itself. Further aims only choose anew. With
-``--against``, a file of ``--json`` that another version wrote, it prints by how much executed plans differ.
+of all candidates and one choice among them (T^0.7 C^0.3), without the forecast itself. Further objectives only choose anew.
+With ``--against``, a file of ``--json`` that another version wrote, it prints by how much executed plans differ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from rlhfless.paper import Sources
 from rlhfless.paper.figure_10_all import FIGURE, Cell, cells_of, step_of
-from rlhfless.simulate import WEAK, Aim, DrawnDrafts
+from rlhfless.simulate import WEAK, DrawnDrafts
 from solver import Objective
 
 WEIGHTS = (0.2, 0.5, 0.7, 1.0)
@@ -30,35 +30,35 @@ Row = dict[str, Any]
 
 
 def rows(cells: Iterable[Cell], with_drafts: bool, **setting: int) -> list[Row]:
-    """Return one row per step: CPU seconds and, for each aim, executed seconds and GPU-seconds."""
+    """Return one row per step: CPU seconds and, for each objective, executed seconds and GPU-seconds."""
     found = []
     for one in cells:
         cell, of = step_of(one, Sources.default(), **setting)
         step, drafts = of.step, DrawnDrafts(WEAK, seed=of.seed) if with_drafts else None
         began_s = time.process_time()
-        step.plan(Aim(time_weight=0.7), drafts)
+        step.plan(Objective(0.7), drafts)
         row: Row = {**cell, "cpu_s": time.process_time() - began_s, "pairs": len(step.candidates(drafts).plans)}
-        plain = step.plain(0.7, prefix_caching=False)
-        aims = {f"w={weight:g}": Aim(time_weight=weight) for weight in WEIGHTS}
-        aims |= {f"{slower:g} x plain's time": Aim(deadline_s=slower * plain.time_s) for slower in SLOWER}
-        aims["plain's cost"] = Aim(budget_gpu_s=plain.gpu_seconds)
-        row["executed"] = {name: step.execute(step.plan(aim, drafts).plan, drafts) for name, aim in aims.items()}
+        plain = step.plain(Objective(0.7), prefix_caching=False)
+        objectives = {f"w={weight:g}": Objective(weight) for weight in WEIGHTS}
+        objectives |= {f"{slower:g} x plain's time": Objective(deadline_s=slower * plain.time_s) for slower in SLOWER}
+        objectives["plain's cost"] = Objective(budget_gpu_s=plain.gpu_seconds)
+        row["executed"] = {name: step.execute(step.plan(one, drafts).plan) for name, one in objectives.items()}
         found.append(row)
         print(*(row[name] for name in NAMES), f"{row['cpu_s']:.2f} s, {row['pairs']} pairs", flush=True)
     return found
 
 
 def compared(found: list[Row], before: list[Row]) -> list[str]:
-    """Return one line per aim: what is minimised, relative to another version's; mean (geometric) and worst over the steps."""
+    """Return one line per objective: what is minimised, relative to another version's: geometric mean and worst step."""
     lines, known = [], {tuple(row[name] for name in NAMES): row for row in before}
     pairs = [(row, known[tuple(row[name] for name in NAMES)]) for row in found]
-    for aim in found[0]["executed"]:
+    for name in found[0]["executed"]:
         logs = []
         for row, other in pairs:
-            (time_s, gpu_s), (time_before_s, gpu_before_s) = row["executed"][aim], other["executed"][aim]
-            weight = float(aim[2:]) if aim.startswith("w=") else 1.0 if aim.endswith("cost") else 0.0
+            (time_s, gpu_s), (time_before_s, gpu_before_s) = row["executed"][name], other["executed"][name]
+            weight = float(name[2:]) if name.startswith("w=") else 1.0 if name.endswith("cost") else 0.0
             logs.append(math.log(Objective(weight).value(time_s, gpu_s, (time_before_s, gpu_before_s))))
-        lines.append(f"{aim}: {math.exp(sum(logs) / len(logs)):.4f} (worst {math.exp(max(logs)):.4f})")
+        lines.append(f"{name}: {math.exp(sum(logs) / len(logs)):.4f} (worst {math.exp(max(logs)):.4f})")
     seconds = [(row["cpu_s"], other["cpu_s"]) for row, other in pairs]
     return [*lines, f"CPU seconds: {sum(a for a, _ in seconds):.1f} against {sum(b for _, b in seconds):.1f} in all"]
 

@@ -17,7 +17,8 @@ from rlhfless.plots.export.html_page import Page
 from rlhfless.report.where_time_went import time_section
 from rlhfless.run import PlannedWholeStep, Run
 from rlhfless.run.planned_whole_step import SECONDS_OF
-from rlhfless.simulate import WEAK, Aim, DrawnDrafts
+from rlhfless.simulate import WEAK, DrawnDrafts
+from solver import Objective
 from solver.model.errors import PlanningError
 from solver.model.step_levers import DRAFTS, LEVERS
 
@@ -52,9 +53,9 @@ def test_every_lever_has_a_line_before_and_after_the_step_is_executed(planned: P
 
 def test_what_a_lever_saved_is_the_executed_step_beside_the_best_without_it(planned: PlannedWholeStep) -> None:
     step, savings = planned.of_calls.step, planned.savings.set_index("lever")
-    own = planned.aim.value(*step.execute(planned.choice.plan))
+    own = planned.objective.value(*step.execute(planned.choice.plan))
     for lever, without in planned.choice.without.items():
-        assert savings.loc[lever, "saved"] == pytest.approx(1 - own / planned.aim.value(*step.execute(without)))
+        assert savings.loc[lever, "saved"] == pytest.approx(1 - own / planned.objective.value(*step.execute(without)))
 
 
 def test_the_trace_has_the_step_and_what_each_lever_saved(planned: PlannedWholeStep) -> None:
@@ -73,11 +74,11 @@ def test_the_trace_has_the_step_and_what_each_lever_saved(planned: PlannedWholeS
     assert "What each optimisation of the plan saves" in page.render("")
 
 
-def test_fewer_levers_and_other_aims_are_kept(run: Run, planned: PlannedWholeStep) -> None:
-    few = PlannedWholeStep(planned.of_calls, planned.aim, levers=["overlap", "layouts"])
+def test_fewer_levers_and_other_objectives_are_kept(run: Run, planned: PlannedWholeStep) -> None:
+    few = PlannedWholeStep(planned.of_calls, planned.objective, levers=["overlap", "layouts"])
     assert few.choice.plan.levers <= {"overlap", "layouts"}
-    assert not PlannedWholeStep(planned.of_calls, planned.aim, levers="none").choice.plan.levers
-    dear = PlannedWholeStep(planned.of_calls, Aim(budget_gpu_s=1e-3))
+    assert not PlannedWholeStep(planned.of_calls, planned.objective, levers="none").choice.plan.levers
+    dear = PlannedWholeStep(planned.of_calls, Objective(budget_gpu_s=1e-3))
     assert "no plan with these levers is expected to keep within 0.001 GPU-seconds" in repr(dear)
 
 

@@ -7,8 +7,9 @@ import math
 import pytest
 
 import rlhfless as rl
-from rlhfless.simulate import WEAK, Aim, DrawnDrafts, StepCosts, WholeStep, lever_savings, lever_stages
+from rlhfless.simulate import WEAK, DrawnDrafts, StepCosts, WholeStep, lever_savings, lever_stages
 from rlhfless.simulate.whole_steps.lever_tables import PLAIN, STAGES
+from solver import Objective
 
 WEIGHT = 0.7
 
@@ -26,7 +27,7 @@ def value(time_s: float, gpu_s: float) -> float:
 
 @pytest.mark.full
 def test_a_lever_saves_what_the_plan_without_it_takes_more(step: WholeStep) -> None:
-    choice, table = step.plan(Aim(time_weight=WEIGHT)), lever_savings(step, WEIGHT).set_index("lever")
+    choice, table = step.plan(Objective(WEIGHT)), lever_savings(step, WEIGHT).set_index("lever")
     assert set(table.index[table["used"]]) == set(choice.plan.levers)
     assert choice.plan.levers, "a step where no lever pays says nothing"
     for lever in choice.plan.levers:
@@ -41,13 +42,15 @@ def test_stages_begin_with_elastic_plain_and_end_with_all_levers(step: WholeStep
     table = lever_stages(step, WEIGHT, drafts)
     assert table["stage"].tolist() == [*(name for name in STAGES if name != "actor size and layouts"), "drafts"]
     plain, last = table.set_index("stage").loc[PLAIN], table.iloc[-2]
-    assert (plain["time_s"], plain["gpu_s"]) == pytest.approx(step.execute(step.plain(WEIGHT, prefix_caching=False).plan))
-    assert (last["time_s"], last["gpu_s"]) == pytest.approx(step.execute(step.plan(Aim(time_weight=WEIGHT)).plan))
+    assert (plain["time_s"], plain["gpu_s"]) == pytest.approx(
+        step.execute(step.plain(Objective(WEIGHT), prefix_caching=False).plan)
+    )
+    assert (last["time_s"], last["gpu_s"]) == pytest.approx(step.execute(step.plan(Objective(WEIGHT)).plan))
     assert (table["bound_gpu_s"] <= table["gpu_s"] * (1 + 1e-9)).all()
 
 
 def test_a_trace_has_the_step_and_its_time(step: WholeStep) -> None:
-    plan = step.plain(WEIGHT).plan
+    plan = step.plain(Objective(WEIGHT)).plan
     trace = step.trace(plan)
     assert trace.steps == [step.logged.step]
     ends_s = trace.allocations["end_s"].max()

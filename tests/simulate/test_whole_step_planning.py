@@ -1,4 +1,4 @@
-"""Planning whole steps takes counted work, and its quick timings are those of the list scheduler and of the executor."""
+"""Planning whole steps takes counted work, also of large steps, and its timelines are about those of the executor."""
 
 from __future__ import annotations
 
@@ -15,23 +15,16 @@ from rlhfless.latency import load_profile
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
-from rlhfless.simulate import Aim, LoggedStep, SimulationConfig, StepCosts, WholeStep, logged_steps
-from rlhfless.simulate.whole_steps import generation_plans, step_part
-from rlhfless.simulate.whole_steps.candidates import WholeStepPlan
+from rlhfless.simulate import LoggedStep, SimulationConfig, StepCosts, WholeStep, logged_steps
+from rlhfless.simulate.whole_steps import generations, step_part
+from rlhfless.simulate.whole_steps.assignments import Assignment
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
-from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan, expected
-from rlhfless.simulate.whole_steps.generation_way import GenerationWay
+from rlhfless.simulate.whole_steps.generations import Generation, WholeStepPlan, expected
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
-from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
-from rlhfless.simulate.whole_steps.resized import MOST_STEPS, STEP, best_actors
-from solver import LatencyModel, PlanningProblem, Workload
+from rlhfless.simulate.whole_steps.step_part import MOST_STEPS, STEP, best_actors
+from solver import LatencyModel, Objective, PlanningProblem, Workload
 from solver.lengths.forecast import LengthForecast
 from solver.step.learner_charges import LearnerCharges
-from solver.step.work import PhaseWork
-from solver.timing.work_schedule import NO_GATE, WorkItems, schedule_work
-
-SERVERS = 6
-seeds = st.integers(0, 2**32 - 1)
 
 
 def logged_step(
@@ -66,30 +59,31 @@ def test_a_plan_simulates_a_counted_number_of_generations(monkeypatch: pytest.Mo
         timed.append(isinstance(args[0], solver.Plan) and isinstance(args[0].rule, GlobalCut | None))
         return expected(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(generation_plans, "expected", counting)
+    monkeypatch.setattr(generations, "expected", counting)
     step = logged_step(1024, "l40s-qwen2.5-3b-tp2")
-    choice = step.plan(Aim(time_weight=0.7))
+    choice = step.plan(Objective(0.7))
     assert choice.plan.levers
     assert timed.count(False) <= 1, "folding is executed, the others are timed by arrays"
-    kept = {id(plan.generation) for plan in step.candidates().plans}
-    assert len(timed) <= 11 * step.most + 1 + 7 * len(kept) <= 400
+    kept = {plan.generation.assignment for plan in step.candidates().plans}
+    assert len(timed) <= 11 * step.own.servers + 1 + 7 * len(kept) <= 400
 
 
 @pytest.mark.parametrize("nodes", [2, pytest.param(8, marks=pytest.mark.full)])
 def test_planning_a_larger_step_simulates_no_more(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is planned on a part, and the plan is about as good as one that is planned on all of it."""
     of_all = logged_step(48 * nodes, "l40s-qwen2.5-3b-tp2", nodes=nodes)
-    best = value(*of_all.execute(of_all.plan(Aim(time_weight=0.7)).plan))
+    best = value(*of_all.execute(of_all.plan(Objective(0.7)).plan))
     monkeypatch.setattr(step_part, "PART_SERVERS", 4)
     timed = []
-    monkeypatch.setattr(generation_plans, "expected", lambda *args: timed.append(args[0]) or expected(*args))
+    monkeypatch.setattr(generations, "expected", lambda *args: timed.append(args[0]) or expected(*args))
     step = logged_step(48 * nodes, "l40s-qwen2.5-3b-tp2", nodes=nodes)
-    choice = step.plan(Aim(time_weight=0.7))
-    assert step.part is not None
-    assert (len(step.part.logged.predicted), step.part.ratio) == (48, nodes)
+    choice = step.plan(Objective(0.7))
+    part = step.own.part
+    assert part is not None
+    assert (len(part.logged.predicted), part.ratio) == (48, nodes)
     of_part = [plan for plan in timed if len(plan.actors) <= 4]
     assert len(of_part) <= 11 * 4 + 1 + 7 * len(step.candidates().plans)
-    scenarios = len(step.cases)
+    scenarios = len(step.own.cases)
     assert len(timed) - len(of_part) <= (2 * MOST_STEPS + 1) * scenarios, "the chosen plan, with other numbers of actors"
     actors = len(choice.plan.generation.plan.actors)
     assert 4 * nodes / 8 <= actors + choice.plan.way.own <= 4 * nodes
@@ -97,7 +91,7 @@ def test_planning_a_larger_step_simulates_no_more(nodes: int, monkeypatch: pytes
     assert value(time_s, gpu_s) <= 1.1 * best
     assert step.bound().gpu_seconds(time_s) <= gpu_s
     assert step.record(choice.plan).end_s == pytest.approx(time_s, rel=1e-9)
-    assert value(time_s, gpu_s) < value(*step.execute(step.plain(0.7).plan))
+    assert value(time_s, gpu_s) < value(*step.execute(step.plain(Objective(0.7)).plan))
 
 
 @pytest.mark.full
@@ -106,8 +100,8 @@ def test_a_plan_of_a_part_is_no_worse_than_elastic_plain(seed: int, monkeypatch:
     """Actors have little KV memory, so that some actors of the whole step have less room than any of the part."""
     monkeypatch.setattr(step_part, "PART_SERVERS", 4)
     step = logged_step(192, "l40s-qwen2.5-3b-tp2", nodes=4, seed=seed, kv_tokens=12_000)
-    assert step.part is not None
-    choice, plain = step.plan(Aim(time_weight=0.7)), step.plain(0.7)
+    assert step.own.part is not None
+    choice, plain = step.plan(Objective(0.7)), step.plain(Objective(0.7))
     (time_s, gpu_s), (plain_s, plain_gpu_s) = step.execute(choice.plan), step.execute(plain.plan)
     assert value(time_s, gpu_s) <= value(plain_s, plain_gpu_s)
     assert time_s <= 1.03 * plain_s
@@ -128,7 +122,7 @@ def test_a_part_has_the_longest_prompt_and_one_of_every_length_between(prompts: 
 
 def test_a_part_of_a_step_has_whole_prompts_and_the_longest_one() -> None:
     whole = logged_step(384, "l40s-qwen2.5-3b-tp2", nodes=16)
-    part = whole.part
+    part = whole.own.part
     assert part is not None
     tokens = [np.bincount(one.predicted.prompt_of, one.predicted.response_tokens) for one in (whole.logged, part.logged)]
     assert len(tokens[1]) == len(tokens[0]) / part.ratio == 48
@@ -137,57 +131,7 @@ def test_a_part_of_a_step_has_whole_prompts_and_the_longest_one() -> None:
     assert part.logged.truth.response_tokens.sum() * part.ratio == pytest.approx(
         whole.logged.truth.response_tokens.sum(), rel=0.1
     )
-    assert part.costs.charges.slower(8) == whole.costs.charges.slower(round(8 * part.ratio))
-
-
-@given(seeds, st.sampled_from([1, 2, 4]))
-@settings(max_examples=12, deadline=None)
-def test_ways_timed_together_are_those_of_the_list_scheduler(seed: int, together: int) -> None:
-    rng = np.random.default_rng(seed)
-    costs = StepCosts(1.0, 1.0, charges=LearnerCharges(2, 0.1, float(rng.choice([0, 0.3])), float(rng.choice([0, 0.2]))))
-    count, cases = int(rng.integers(1, 40)), []
-    for _ in range(3):
-        actors = int(rng.integers(1, SERVERS))
-        completion_s, free_s = rng.exponential(5, count), rng.exponential(5, actors)
-        free_s[0] = completion_s.max()
-        work = PhaseWork(
-            rng.exponential(0.1, count), rng.exponential(0.3, count), rng.integers(0, 4, count), "group", gpus_per_actor=2
-        )
-        step = MergedStep(GeneratedStep(None, completion_s, free_s, 7.0), work, together=together)  # type: ignore[arg-type]
-        for _ in range(4):
-            own = together * int(rng.integers(0, (SERVERS - actors) // together + 1))
-            streams, from_s = bool(rng.random() < 0.5), float(rng.choice([0.0, 3.0])) if own else 0.0
-            way = LearnerWay(own, from_s, bool(rng.random() < 0.5), streams, streams or bool(rng.random() < 0.5))
-            cases.append((step, way))
-    found = merged_totals(cases, costs)
-    for (step, way), totals in zip(cases, found, strict=True):
-        assert totals == pytest.approx(listed(step, way, costs), rel=1e-9)
-
-
-def listed(step: MergedStep, way: LearnerWay, costs: StepCosts) -> tuple[float, float]:
-    """Return the totals by ``schedule_work``: preparation of all items, if it overlaps, and then the rest."""
-    load_s, servers = costs.charges.load_s, way.servers(step.actors)
-    own = way.own // step.together
-    freed = [at_s + load_s for at_s in step.free_s] if way.grows or not way.own else []
-    free_s = np.array([way.from_s + load_s if way.from_s else 0.0] * own + freed)
-    prepare_s, learn_s = step.unlocked[1] / step.together, step.unlocked[2] * costs.charges.slower(servers) / step.together
-    first_s, prepared_s = np.full(len(free_s), np.inf), step.makespan_s
-    items = WorkItems(prepare_s + learn_s, step.unlocked[0] if way.streams else prepared_s)
-    if way.overlaps and not way.streams:
-        count = len(learn_s)
-        seconds = np.concatenate([step.completed[1] / step.together, learn_s])
-        ready = np.concatenate([step.completed[0], np.full(count, step.makespan_s)])
-        waits, counts = np.repeat([NO_GATE, 0], count), np.repeat([0, NO_GATE], count)
-        items = WorkItems(seconds, ready, waits_for=waits, counts_for=counts)
-    schedule = schedule_work(items, free_s)
-    np.minimum.at(first_s, schedule.server, schedule.start_s)
-    finish_s = costs.charges.finish_s(servers)
-    end_s = max(schedule.finished_s, float(free_s.max())) + finish_s
-    held_s = way.own * (end_s - way.from_s)
-    started = np.isfinite(first_s[own:])
-    freed_s = np.where(started, end_s - np.where(started, first_s[own:], 0.0), finish_s) + load_s
-    held_s += float(freed_s.sum()) * step.actors / len(step.free_s)
-    return end_s, step.generation_gpu_s + step.size * held_s
+    assert part.costs.charges.slower(8) == whole.own.costs.charges.slower(round(8 * part.ratio))
 
 
 def test_a_cut_keeps_as_many_actors_as_have_room() -> None:
@@ -213,11 +157,11 @@ def test_a_cut_keeps_as_many_actors_as_have_room() -> None:
 @settings(max_examples=20, deadline=None)
 def test_actors_are_added_or_taken_away_until_nothing_is_gained(actors: int, best: float) -> None:
     def plan(count: int) -> WholeStepPlan:
-        generation = GenerationPlan(GenerationWay("random", count), frozenset(), None, None)  # type: ignore[arg-type]
+        generation = Generation(None, Assignment("random", count), frozenset())  # type: ignore[arg-type]
         return WholeStepPlan(generation, LearnerWay(), frozenset())
 
     def away(one: WholeStepPlan) -> float:
-        return abs(np.log(one.generation.way.actors / (best * actors)))
+        return abs(np.log(one.generation.assignment.actors / (best * actors)))
 
     found = best_actors(plan(actors), plan, away)
     assert away(found) <= min(away(plan(actors)), np.log(STEP) / 2 + 1 / actors)

@@ -1,20 +1,18 @@
-"""Plans of whole steps: made from forecasts, executed as planned, above the bound, with levers that earn their place."""
+"""Plans of whole steps: made from forecasts, executed as planned, and above the bound."""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
+
 import pytest
 from error_messages import refused
 from whole_step_runs import visited_twice
 
 import solver
 from rlhfless.latency import load_profile
-from rlhfless.simulate import STRONG, Aim, DrawnDrafts, SimulationConfig, StepCosts, WholeStep
-from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
-from rlhfless.simulate.whole_steps.choice import choose
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
-from solver import PlanningError
-from solver.model.step_levers import DRAFTS, LEVERS, MEANINGS, SHARED_PREFILL, STREAMING
+from rlhfless.simulate import STRONG, DrawnDrafts, SimulationConfig, StepCosts, WholeStep
+from solver import Objective, PlanningError
+from solver.model.step_levers import DRAFTS, LEVERS, MEANINGS, SHARED_PREFILL
 from solver.step.learner_charges import LearnerCharges
 
 
@@ -28,7 +26,7 @@ def step() -> WholeStep:
 
 @pytest.mark.parametrize("weight", [0.0, 0.7])
 def test_a_plan_is_executed_as_its_totals_say_and_is_above_the_bound(step: WholeStep, weight: float) -> None:
-    plan = step.plan(Aim(time_weight=weight)).plan
+    plan = step.plan(Objective(weight)).plan
     time_s, gpu_s = step.execute(plan)
     record = step.record(plan)
     assert record.end_s == pytest.approx(time_s, rel=1e-9)
@@ -36,11 +34,11 @@ def test_a_plan_is_executed_as_its_totals_say_and_is_above_the_bound(step: Whole
     assert step.bound().gpu_seconds(time_s) <= gpu_s
 
 
-def test_more_levers_are_never_planned_worse_and_aims_are_met(step: WholeStep) -> None:
-    plain, every = step.plain(0.7, prefix_caching=False), step.plan(Aim(time_weight=0.7))
+def test_more_levers_are_never_planned_worse_and_limits_are_met(step: WholeStep) -> None:
+    plain, every = step.plain(Objective(0.7), prefix_caching=False), step.plan(Objective(0.7))
     assert not plain.plan.levers
     assert every.time_s**0.7 * every.gpu_seconds**0.3 <= plain.time_s**0.7 * plain.gpu_seconds**0.3
-    cheap = step.plan(Aim(deadline_s=plain.time_s))
+    cheap = step.plan(Objective(deadline_s=plain.time_s))
     assert cheap.time_s <= plain.time_s * 1.01
     assert cheap.gpu_seconds <= plain.gpu_seconds
     assert set(every.saves) == set(every.plan.levers)
@@ -52,59 +50,54 @@ def test_more_levers_are_never_planned_worse_and_aims_are_met(step: WholeStep) -
 @pytest.mark.full
 def test_drafts_are_a_lever(step: WholeStep) -> None:
     drafts = DrawnDrafts(STRONG)
-    choice = step.plan(Aim(time_weight=1.0), drafts)
+    choice = step.plan(Objective(1.0), drafts)
     assert DRAFTS in choice.plan.levers
-    with_drafts, without = step.execute(choice.plan, drafts), step.execute(choice.without[DRAFTS])
+    with_drafts, without = step.execute(choice.plan), step.execute(choice.without[DRAFTS])
     assert with_drafts[0] < without[0]
     assert step.bound(drafts).gpu_seconds(with_drafts[0]) <= with_drafts[1]
     assert step.bound(drafts).shortest_s() <= step.bound().shortest_s()
 
 
-def test_a_lever_that_helps_on_some_scenarios_only_does_not_earn_its_place() -> None:
-    plain = WholeStepPlan(None, LearnerWay(), frozenset())  # type: ignore[arg-type]
-    streamed = WholeStepPlan(None, LearnerWay(streams=True), frozenset({STREAMING}))  # type: ignore[arg-type]
-    costs = np.ones((2, 8))
-    lucky = np.array([[1.0] * 8, [0.2, 1.1, 1.1, 1.1, 1.1, 1.1, 1.1, 1.1]])
-    choice = choose(WholeStepCandidates((plain, streamed), lucky, costs), Aim(time_weight=1.0))
-    assert choice.plan is plain
-    assert STREAMING in choice.refused
-    sure = np.array([[1.0] * 8, [0.9, 0.92] * 4])
-    choice = choose(WholeStepCandidates((plain, streamed), sure, costs), Aim(time_weight=1.0))
-    assert choice.plan is streamed
-    assert choice.saves[STREAMING] == pytest.approx(0.09, abs=0.01)
-    assert choice.without[STREAMING] is plain
+def test_a_limit_may_be_a_multiple_of_what_another_plan_takes_in_each_scenario(step: WholeStep) -> None:
+    plain = step.plain(Objective(0.7))
+    cheap = step.plan(Objective(deadline_s=0.9), relative_to=plain.times_s)
+    assert cheap.time_s <= 0.9 * plain.time_s * 1.01
+    fast = step.plan(Objective(budget_gpu_s=1.0), relative_to=plain.gpu_s)
+    assert fast.time_s < plain.time_s
+    assert fast.gpu_seconds <= plain.gpu_seconds * 1.01
 
 
-def test_a_deadline_in_every_scenario_compares_two_plans_where_both_are_slow() -> None:
-    plain = WholeStepPlan(None, LearnerWay(), frozenset())  # type: ignore[arg-type]
-    streamed = WholeStepPlan(None, LearnerWay(streams=True), frozenset({STREAMING}))  # type: ignore[arg-type]
-    other_s = np.array([1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 9.0])
-    found = WholeStepCandidates((plain, streamed), np.array([other_s, 0.99 * other_s]), np.array([[1.0] * 8, [0.8] * 8]))
-    aim = Aim(deadline_s=other_s)
-    assert choose(found, aim).plan is streamed
-    assert aim.on(np.array([0, 4])).values(*(np.ones((1, 2)),) * 2).tolist() == [[1.0, 1.0]]
-    assert aim.on(np.array([0, 1])).values(np.full((1, 2), 2.0), np.ones((1, 2)))[0, 0] > 1
-    assert Aim(time_weight=0.5).on(np.array([0])) == Aim(time_weight=0.5)
+def test_dollars_are_gpu_seconds_at_the_price_of_the_gpus(step: WholeStep) -> None:
+    with refused(PlanningError, "budget_usd is 1, but the GPUs have no price"):
+        step.plan(Objective(budget_usd=1.0))
+    setting = step.own.setting
+    priced = replace(setting, cluster=replace(setting.cluster, usd_per_gpu_hour=2.0))
+    of_price = WholeStep(step.logged, priced, step.own.costs)
+    budget_gpu_s = step.plain(Objective(0.7)).gpu_seconds
+    dollars, gpu_s = Objective(budget_usd=budget_gpu_s * 2 / 3600), Objective(budget_gpu_s=budget_gpu_s)
+    assert of_price.plan(dollars).time_s == pytest.approx(of_price.plan(gpu_s).time_s)
 
 
 def test_elastic_plain_with_prefix_caching_is_no_slower_and_uses_nothing_else(step: WholeStep) -> None:
-    plain, cached = step.plain(0.7, prefix_caching=False), step.plain(0.7)
+    plain, cached = step.plain(Objective(0.7), prefix_caching=False), step.plain(Objective(0.7))
     assert cached.plan.levers == {SHARED_PREFILL}
     assert cached.plan.generation.plan.policy == plain.plan.generation.plan.policy == "random"
     assert cached.time_s**0.7 * cached.gpu_seconds**0.3 < plain.time_s**0.7 * plain.gpu_seconds**0.3
 
 
-def test_an_aim_is_one_of_three_and_costs_are_checked() -> None:
-    with refused(PlanningError, "nothing is given"):
-        Aim()
-    with refused(PlanningError, "time_weight and deadline_s"):
-        Aim(time_weight=0.5, deadline_s=1.0)
+def test_objectives_and_costs_are_checked(step: WholeStep) -> None:
+    with refused(PlanningError, "deadline_s and budget_gpu_s are given together"):
+        Objective(deadline_s=1.0, budget_gpu_s=1.0)
     with refused(PlanningError, "time_weight is 2.0"):
-        Aim(time_weight=2.0)
+        Objective(time_weight=2.0)
     with refused(PlanningError, "deadline_s is 0.0"):
-        Aim(deadline_s=0.0)
+        Objective(deadline_s=0.0)
     with refused(PlanningError, "budget_gpu_s is [1.0, -1.0]"):
-        Aim(budget_gpu_s=[1.0, -1.0])
+        Objective(budget_gpu_s=[1.0, -1.0])  # type: ignore[arg-type]
+    with refused(PlanningError, "objective is 0.7"):
+        step.plan(0.7)  # type: ignore[arg-type]
+    with refused(PlanningError, "cvar_alpha is 0.5, but a whole step is planned for the mean"):
+        step.plan(Objective(cvar_alpha=0.5))
     with refused(PlanningError, "unlock 'batch'"):
         StepCosts(1.0, 1.0, "batch")
     with refused(PlanningError, "prepare_per_token_s is -1.0"):

@@ -1,219 +1,187 @@
-"""Whole steps that a plan may choose from: every way to generate with every way to learn, on every scenario of the lengths.
+"""Whole steps that a plan may choose from: every generation with every learner, on every scenario of the lengths.
 
 There are thousands of pairs, of every size of actors and of all layouts. Each is first timed coarsely, on one scenario whose
 responses are merged into blocks. Those that are cheapest within some time, or cheapest without one of the levers, are then
 timed on every scenario. Plans that fold are executed to be timed, which takes long. So only sizes that are about as good as
-the best without folding may fold, on the typical scenario. The others are estimated until such a plan would be chosen
-(``confirmed.py``).
+the best without folding may fold, on the typical scenario. The others are estimated until such a plan would be chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 
-from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan, StepGenerations
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay, server_counts, servers_per_block
-from rlhfless.simulate.whole_steps.levers import levers_of
-from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
-from rlhfless.simulate.whole_steps.step_costs import StepCosts
-from solver.model.step_levers import FOLDING, LEVERS, SHARED_PREFILL
-from solver.model.workload import FloatArray
-from solver.step.work import PhaseWork
+from rlhfless.simulate.drafts import SimulatedDrafts
+from rlhfless.simulate.whole_steps.generations import Generation, WholeStepPlan
+from rlhfless.simulate.whole_steps.learner_way import LearnerWay
+from rlhfless.simulate.whole_steps.sized_step import SizedStep, items_of
+from solver.model.step_levers import FOLDING, lever_bits, levers_of_bits
+from solver.model.workload import FloatArray, IntArray
+from solver.step.choose import StepChoice, StepTable, dearer_by, kept
+from solver.step.learners import Learners, learners_beside, servers_per_block
+from solver.step.pair_timing import StepItems, pair_totals
 
-STARTS = tuple(share / 13 for share in range(13))  # of a learner that streams, as shares of the generation time
-TIME_FACTORS = (*(1.02**power for power in range(60)), 4.0, 9.0)
-"""Of the least time: the times within which the cheapest pairs are kept."""
-BLOCKS, FINE_BLOCKS = 48, 512  # items of a coarse and of a fine timing, at most
-FOLDING_MARGIN = 0.02
-"""A plan that folds must be so much faster or cheaper in the coarse timing: its rule is executed, not timed by arrays."""
+BLOCKS = 48  # items of a coarse timing, at most
 FOLDED_WITHIN = 0.05
 """Plans of a size may fold if one of its others is at most so much dearer than the cheapest that is as fast."""
-FOLDED_ON = 4  # scenarios on which a plan that folds is executed before it is chosen; on the others it is estimated
 
 
-class WholeStepPlan(NamedTuple):
-    """A way to generate and a way to learn, with the levers that they use.
-
-    ``variant`` is the number of the step's variant (actor size and layouts) that it is of; 0: the step's own. ``of_part`` is
-    the plan of a part of the step that it is scaled from; None where it is made for the step itself.
-    """
-
-    generation: GenerationPlan
-    way: LearnerWay
-    levers: frozenset[str]
-    variant: int = 0
-    of_part: WholeStepPlan | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class PairSource:
-    """Everything needed to build and time the (generation, learner) pairs of one actor size.
+@dataclass(eq=False)
+class WholeStepCandidates:
+    """N plans of a whole step, and what they take on S scenarios.
 
     Attributes:
-        generations: plans of generation.
-        works: preparation and learning at full speed, one per scenario.
-        costs: of the step.
-        servers: of the cluster.
-        ratio: size of the step over that of the part that is timed.
-        levers: optimisations that all pairs use.
-        variant: its number.
+        drafts: which drafted tokens are accepted in plans that draft; None: no plan does.
+        confirmed: numbers of plans that fold and are no longer estimated.
     """
 
-    generations: StepGenerations
-    works: Sequence[PhaseWork]
-    costs: StepCosts
-    servers: int
-    ratio: float = 1.0
-    levers: frozenset[str] = frozenset()
-    variant: int = 0
+    plans: tuple[WholeStepPlan, ...]
+    table: StepTable
+    drafts: SimulatedDrafts | None = None
+    confirmed: set[int] = field(default_factory=set)
+
+    def confirm(self, choose: Callable[[StepTable], StepChoice], time: Callable[[WholeStepPlan], FloatArray]) -> StepChoice:
+        """Return a choice of which the plan, and the best plans without each lever, are all executed and not estimated.
+
+        Args:
+            choose: among the plans of the table. time: returns (S, 2) seconds and GPU-seconds of a plan that was estimated.
+        """
+        while True:
+            choice = choose(self.table)
+            chosen = [choice.best, *choice.without.values()]
+            estimated = [one for one in chosen if FOLDING in self.plans[one].levers and one not in self.confirmed]
+            if not estimated:
+                return choice
+            if estimated[0] == choice.best:  # another plan may be chosen now, and others are the best without a lever then
+                estimated = estimated[:1]
+            for one in estimated:
+                self.table.times_s[one], self.table.gpu_s[one] = time(self.plans[one]).T
+                self.confirmed.add(one)
+
+    def joined(self, other: WholeStepCandidates) -> WholeStepCandidates:
+        """Return these plans and those of others, on the same scenarios and with the drafts of the others."""
+        tables = self.table, other.table
+        table = StepTable(*(np.concatenate([getattr(one, name) for one in tables]) for name in ("levers", "times_s", "gpu_s")))
+        confirmed = self.confirmed | {len(self.plans) + number for number in other.confirmed}
+        return WholeStepCandidates((*self.plans, *other.plans), table, other.drafts, confirmed)
+
+
+def candidates(
+    sizes: Sequence[SizedStep], levers: Sequence[frozenset[str]], drafts: SimulatedDrafts | None
+) -> WholeStepCandidates:
+    """Return the pairs of all sizes that are worth choosing from, timed on every scenario.
+
+    Args:
+        sizes: steps of the variants, the step's own first. levers: that all plans of each variant use.
+        drafts: which drafted tokens are accepted; None: nothing is drafted.
+    """
+    planned, ratios = [size.planned for size in sizes], np.array([size.ratio for size in sizes])
+    pairs = _Pairs.joined([
+        _Pairs.beside(number, size, size.generations(drafts).candidates(), levers[number])
+        for number, size in enumerate(planned)
+    ])  # fmt: skip
+    totals = pairs.totals(ratios)
+    dearer, variants = dearer_by(totals), pairs.variants[pairs.of]
+    folding = [
+        _Pairs.beside(number, size, found, levers[number])
+        for number, size in enumerate(planned)
+        if dearer[variants == number].min() <= FOLDED_WITHIN and (found := size.generations(drafts).folding())
+    ]
+    if folding:
+        more = _Pairs.joined(folding)
+        totals = np.concatenate([totals, more.totals(ratios)])
+        pairs = _Pairs.joined([pairs, more])
+    numbers = kept(pairs.levers, totals)
+    numbers = numbers[np.argsort(pairs.variants[pairs.of[numbers]], kind="stable")]
+    return pairs.chosen(numbers).on_every_scenario(planned, ratios, drafts)
 
 
 @dataclass(frozen=True, eq=False)
-class WholeStepCandidates:
-    """N plans of a whole step, and (N, S) seconds and GPU-seconds of each on S scenarios."""
+class _Pairs:
+    """W pairs, of G generations with learners beside each.
 
-    plans: tuple[WholeStepPlan, ...]
-    times_s: FloatArray
-    gpu_s: FloatArray
+    Attributes:
+        generations: (G,) of one or several variants. variants: (G,) their numbers.
+        steps: (G,) with the work of the typical scenario, in blocks.
+        of: (W,) number of each pair's generation. learners, levers: (W,) of each pair.
+    """
 
-    def without(self, lever: str) -> WholeStepCandidates:
-        """Return the plans that do not use a lever."""
-        return self.chosen([i for i, plan in enumerate(self.plans) if lever not in plan.levers])
+    generations: Sequence[Generation]
+    variants: IntArray
+    steps: Sequence[StepItems]
+    of: IntArray
+    learners: Learners
+    levers: IntArray
 
-    def within(self, levers: Collection[str]) -> WholeStepCandidates:
-        """Return the plans that use none but these levers."""
-        return self.chosen([i for i, plan in enumerate(self.plans) if plan.levers.issubset(levers)])
+    @classmethod
+    def beside(cls, variant: int, size: SizedStep, generations: Sequence[Generation], levers: frozenset[str]) -> _Pairs:
+        """Return the pairs of some generations by actors of one size; all use the levers of the variant, too."""
+        together = servers_per_block(size.servers)
+        steps = [items_of(one.on(0), size.works[0], BLOCKS, together) for one in generations]
+        makespans_s = np.array([one.makespan_s for one in generations])
+        learners, of, first = [], [], 0
+        for actors, several in groupby(len(one.plan.actors) for one in generations):
+            count = len(list(several))
+            beside = learners_beside(actors, size.servers, makespans_s[first : first + count], size.costs.charges)
+            learners.append(beside)
+            of.append(np.repeat(np.arange(first, first + count), len(beside) // count))
+            first += count
+        every = Learners.joined(learners)
+        numbers = np.concatenate([np.zeros(0, np.int64), *of])
+        own = np.array([lever_bits(one.levers | levers) for one in generations], dtype=np.int64)[numbers]
+        used = own | every.levers(size.servers, makespans_s[numbers])
+        return cls(generations, np.full(len(generations), variant), steps, numbers, every, used)
 
-    def joined(self, other: WholeStepCandidates) -> WholeStepCandidates:
-        """Return these plans and those of others, on the same scenarios."""
-        return WholeStepCandidates(
-            (*self.plans, *other.plans),
-            np.concatenate([self.times_s, other.times_s]),
-            np.concatenate([self.gpu_s, other.gpu_s]),
+    @classmethod
+    def joined(cls, several: Sequence[_Pairs]) -> _Pairs:
+        """Return the pairs of several in one."""
+        firsts = np.cumsum([0, *(len(one.generations) for one in several)])
+        return cls(
+            [generation for one in several for generation in one.generations],
+            np.concatenate([one.variants for one in several]), [step for one in several for step in one.steps],
+            np.concatenate([one.of + first for one, first in zip(several, firsts[:-1], strict=True)]),
+            Learners.joined([one.learners for one in several]), np.concatenate([one.levers for one in several]),
+        )  # fmt: skip
+
+    def chosen(self, numbers: IntArray) -> _Pairs:
+        """Return the pairs of these numbers."""
+        return _Pairs(
+            self.generations, self.variants, self.steps, self.of[numbers], self.learners.chosen(numbers), self.levers[numbers]
         )
 
-    def chosen(self, numbers: Sequence[int]) -> WholeStepCandidates:
-        """Return these plans."""
-        return WholeStepCandidates(
-            tuple(self.plans[i] for i in numbers), self.times_s[list(numbers)], self.gpu_s[list(numbers)]
-        )
+    def totals(self, ratios: FloatArray) -> FloatArray:
+        """Return (W, 2) seconds and GPU-seconds on the typical scenario; GPU-seconds count as often as the variant's ratio."""
+        totals = pair_totals(self.steps, self.of, self.learners)
+        totals[:, 1] *= ratios[self.variants[self.of]]
+        return totals
 
+    def on_every_scenario(
+        self, sizes: Sequence[SizedStep], ratios: FloatArray, drafts: SimulatedDrafts | None
+    ) -> WholeStepCandidates:
+        """Return the pairs as plans, timed on every scenario in fine blocks."""
+        used, of = np.unique(self.of, return_inverse=True)
+        scenarios = len(sizes[0].works)
+        steps = []
+        for variant in np.unique(self.variants[used]).tolist():
+            own = [self.generations[number] for number in used.tolist() if self.variants[number] == variant]
+            sizes[variant].generations(drafts).time([one.unfolded or one for one in own], range(scenarios))
+        for number in used.tolist():
+            steps += sizes[self.variants[number]].items(self.generations[number])
+        numbers = np.arange(len(of) * scenarios)
+        pair, scenario = np.divmod(numbers, scenarios)
+        totals = pair_totals(steps, of[pair] * scenarios + scenario, self.learners.chosen(pair)).reshape(-1, scenarios, 2)
+        variants = self.variants[self.of]
+        table = StepTable(self.levers, totals[:, :, 0], totals[:, :, 1] * ratios[variants][:, None])
+        return WholeStepCandidates(tuple(self._plan(number) for number in range(len(of))), table, drafts)
 
-def candidates(sources: Sequence[PairSource]) -> WholeStepCandidates:
-    """Return the pairs of all sources that are worth choosing from, timed on every scenario."""
-    found = [_coarse(source, source.generations.candidates()) for source in sources]
-    best = _excess(np.concatenate([totals for _, totals in found]))
-    edges = np.cumsum([len(pairs) for pairs, _ in found])[:-1]
-    for source, excess in zip(sources, np.split(best, edges), strict=True):
-        if excess.min(initial=np.inf) <= FOLDED_WITHIN:
-            found.append(_coarse(source, source.generations.folding()))
-    pairs = [pair for of_source, _ in found for pair in of_source]
-    kept = [pairs[i] for i in _kept(pairs, np.concatenate([totals for _, totals in found]))]
-    timed: list[WholeStepPlan] = []
-    totals = []
-    for source in sources:
-        own = [pair for pair in kept if pair.variant == source.variant]
-        timed += own
-        totals.append(scenario_totals(own, source.works, source.costs) * [1.0, source.ratio])
-    together = np.concatenate(totals)
-    return WholeStepCandidates(tuple(timed), together[:, :, 0], together[:, :, 1])
-
-
-def scenario_totals(
-    pairs: Sequence[WholeStepPlan], works: Sequence[PhaseWork], costs: StepCosts, estimated: bool = True
-) -> FloatArray:
-    """Return (N, S, 2) seconds and GPU-seconds of pairs of one size and layouts on every scenario.
-
-    Args:
-        works, costs: see ``PairSource``. estimated: plans that fold may be estimated where they were not executed.
-    """
-    distinct = list({id(pair.generation): pair.generation for pair in pairs}.values())
-    fine = {  # scenario by scenario, as generations share timelines
-        (id(one), scenario): MergedStep(one.estimated(scenario, 1 if estimated else FOLDED_ON), work, FINE_BLOCKS)
-        for scenario, work in enumerate(works) for one in distinct
-    }  # fmt: skip
-    cases = [(fine[id(pair.generation), scenario], pair.way) for pair in pairs for scenario in range(len(works))]
-    return merged_totals(cases, costs).reshape(len(pairs), len(works), 2)
-
-
-def on_scenario(pair: WholeStepPlan, work: PhaseWork, costs: StepCosts, all_servers: int, scenario: int) -> tuple[float, float]:
-    """Return about the seconds and GPU-seconds of a pair on one scenario of a step of any size; folding is left out.
-
-    Servers and responses are counted together, which hides the last response. So the step is no shorter than until that one is
-    complete and gradients are reduced.
-    """
-    generated = (pair.generation.like or pair.generation).on(scenario)
-    merged = MergedStep(generated, work, FINE_BLOCKS, servers_per_block(all_servers))
-    ((time_s, gpu_s),) = merged_totals([(merged, pair.way)], costs).tolist()
-    ends_s = generated.makespan_s + costs.charges.finish_s(pair.way.servers(merged.actors))
-    later_s = max(0.0, ends_s - time_s)
-    return time_s + later_s, gpu_s + later_s * pair.way.own * work.gpus_per_actor
-
-
-def _coarse(source: PairSource, generations: Sequence[GenerationPlan]) -> tuple[list[WholeStepPlan], FloatArray]:
-    """Return the pairs of these ways to generate, and (N, 2) seconds and GPU-seconds by merged responses."""
-    pairs, cases = [], []
-    for one in generations:
-        merged = MergedStep(one.on(0), source.works[0], BLOCKS, servers_per_block(source.servers))
-        actors, makespan_s = len(one.plan.actors), one.makespan_s
-        for way in _ways(actors, source.servers, makespan_s, source.costs):
-            used = one.levers | levers_of(way, actors, source.servers, makespan_s)
-            pairs.append(WholeStepPlan(one, way, used | source.levers, source.variant))
-            cases.append((merged, way))
-    return pairs, merged_totals(cases, source.costs) * [1.0, source.ratio]
-
-
-def _excess(totals: FloatArray) -> FloatArray:
-    """Return (N,) the share by which each pair is dearer than the cheapest that is as fast."""
-    order = np.lexsort(totals.T[::-1])
-    excess = np.zeros(len(totals))
-    excess[order] = totals[order, 1] / np.minimum.accumulate(totals[order, 1]) - 1
-    return excess
-
-
-def plain_way(actors: int, all_servers: int, generation_s: float) -> LearnerWay:
-    """Return learning on all GPUs after generation, which no lever changes."""
-    return LearnerWay(own=all_servers - actors, from_s=generation_s)
-
-
-def _ways(actors: int, all_servers: int, generation_s: float, costs: StepCosts) -> Iterator[LearnerWay]:
-    """Return possible ways to learn beside a plan of so many actors; learning on all GPUs after generation comes first."""
-    left, charges = all_servers - actors, costs.charges
-    yield plain_way(actors, all_servers, generation_s)
-    for own in [0, *server_counts(left)]:
-        possible = {grows: servers for grows, servers in ((True, own + actors), (False, own)) if charges.fits(servers)}
-        loaded_s = {grows: max(0.0, generation_s - charges.loading_s(servers)) for grows, servers in possible.items()}
-        if True in possible:
-            for from_s in [generation_s, loaded_s[True]] if own else [0.0]:
-                yield LearnerWay(own, from_s)
-                yield LearnerWay(own, from_s, overlaps=True)
-        for share in [*STARTS, None] if own else [0.0]:
-            for grows in possible:
-                from_s = loaded_s[grows] if share is None else share * generation_s
-                yield LearnerWay(own, from_s, grows, streams=True, overlaps=True)
-
-
-def _kept(pairs: Sequence[WholeStepPlan], totals: FloatArray) -> list[int]:
-    """Return the numbers of the pairs that are cheapest within some time: of all, without each lever, and of elastic plain."""
-    number_of: dict[frozenset[str], int] = {}
-    of = np.array([number_of.setdefault(pair.levers, len(number_of)) for pair in pairs])
-    sets = list(number_of)
-    subsets = [np.ones(len(sets), dtype=bool), *(np.array([lever not in own for own in sets]) for lever in LEVERS)]
-    subsets += [np.array([own == plain for own in sets]) for plain in (frozenset(), frozenset({SHARED_PREFILL}))]
-    margin = np.array([FOLDING_MARGIN if FOLDING in own else 0.0 for own in sets])[of]
-    times_s, gpu_s = totals.T * (1 + margin)
-    fastest_first = np.argsort(times_s, kind="stable")
-    found: set[int] = set()
-    for subset in subsets:
-        numbers = fastest_first[subset[of[fastest_first]]]
-        if len(numbers):
-            last = np.searchsorted(times_s[numbers], times_s[numbers[0]] * np.array(TIME_FACTORS), side="right") - 1
-            least = np.minimum.accumulate(gpu_s[numbers])
-            cheaper = np.append(True, gpu_s[numbers[1:]] < least[:-1])
-            cheapest = np.maximum.accumulate(np.where(cheaper, np.arange(len(numbers)), 0))
-            found.update(numbers[cheapest[last]].tolist())
-    return sorted(found)
+    def _plan(self, number: int) -> WholeStepPlan:
+        learners, generation = self.learners, int(self.of[number])
+        way = LearnerWay(
+            int(learners.own[number]), float(learners.from_s[number]), bool(learners.grows[number]),
+            bool(learners.streams[number]), bool(learners.overlaps[number]),
+        )  # fmt: skip
+        levers = levers_of_bits(int(self.levers[number]))
+        return WholeStepPlan(self.generations[generation], way, levers, int(self.variants[generation]))

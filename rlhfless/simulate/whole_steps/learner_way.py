@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,18 +12,6 @@ from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.model.cluster import Cluster
 from solver.step.follow import step_totals
 from solver.step.work import PhaseWork
-
-STEPS = 16  # of counts of servers that are tried
-
-
-def servers_per_block(servers: int) -> int:
-    """Return how many servers of a cluster form one block, so that there are at most ``STEPS`` blocks."""
-    return max(1, math.ceil(servers / STEPS))
-
-
-def server_counts(most: int, *also: int) -> list[int]:
-    """Return counts of servers that are tried, up to ``most``: all of them, or equal steps and the counts that are named."""
-    return sorted({*range(servers_per_block(most), most + 1, servers_per_block(most)), most, *also} & set(range(1, most + 1)))
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import pandas as pd
 
 from rlhfless.simulate.drafts import SimulatedDrafts
-from rlhfless.simulate.whole_steps.aim import Aim
-from rlhfless.simulate.whole_steps.choice import WholeStepChoice
-from rlhfless.simulate.whole_steps.whole_step import WholeStep
-from solver.model.objective import TIME_WEIGHT
+from rlhfless.simulate.whole_steps.generations import WholeStepPlan
+from rlhfless.simulate.whole_steps.whole_step import WholeStep, WholeStepChoice
+from solver.model.objective import TIME_WEIGHT, Objective
 from solver.model.step_levers import (
     ACTOR_SIZE,
     ASSIGNMENT,
@@ -48,28 +47,34 @@ def lever_savings(step: WholeStep, time_weight: float = TIME_WEIGHT, drafts: Sim
     Args:
         drafts: what drafted tokens are accepted; None: nothing is drafted.
     """
-    aim = Aim(time_weight=time_weight)
-    return savings_of(step, step.plan(aim, drafts), aim, drafts)
+    objective = Objective(time_weight)
+    return savings_of(step, step.plan(objective, drafts), objective, drafts)
 
 
-def savings_of(step: WholeStep, choice: WholeStepChoice, aim: Aim, drafts: SimulatedDrafts | None = None) -> pd.DataFrame:
+def savings_of(
+    step: WholeStep, choice: WholeStepChoice, objective: Objective, drafts: SimulatedDrafts | None = None
+) -> pd.DataFrame:
     """Return the share of the minimised value that every optimisation saves, compared with the best plan without it.
 
     Args:
-        choice: the chosen plan of the step, for this aim.
+        choice: the chosen plan of the step, for this objective.
         drafts: which drafted tokens are accepted; None: no speculative decoding.
 
     Returns:
         One row per optimisation: ``lever, meaning, used, expected`` (mean over the forecast's scenarios) and ``saved``
         (executed with the true lengths). Both are 0 if the plan does not use it. A negative saving is a loss.
     """
-    value = aim.value(*step.execute(choice.plan, drafts))
-    rows = []
+
+    def value(plan: WholeStepPlan) -> float:
+        time_s, gpu_s = step.execute(plan)
+        return float(objective.soft_values([time_s], [gpu_s])[0])
+
+    chosen, rows = value(choice.plan), []
     for lever in step.levers(drafts):
         without = choice.without.get(lever)
         saved = 0.0
         if without is not None:
-            saved = 1 - value / aim.value(*step.execute(step.fitted(without, aim, drafts), drafts))
+            saved = 1 - chosen / value(step.fitted(without, objective))
         rows.append(
             {"lever": lever, "meaning": MEANINGS[lever], "used": without is not None,
              "expected": choice.saves.get(lever, 0.0), "saved": saved}
@@ -87,15 +92,15 @@ def lever_stages(step: WholeStep, time_weight: float = TIME_WEIGHT, drafts: Simu
         caching. The bound is a lower bound on the GPU-seconds of any policy that takes the row's time; in the last row with
         drafts, if they are given.
     """
-    aim, levers, rows = Aim(time_weight=time_weight), frozenset[str](), []
+    objective, levers, rows = Objective(time_weight), frozenset[str](), []
     bound = step.bound()
     for stage, added in STAGES.items():
         if added and not added & set(step.levers()):
             continue
         levers |= added
-        time_s, gpu_s = step.execute(step.plan(aim, levers=levers).plan)
+        time_s, gpu_s = step.execute(step.plan(objective, levers=levers).plan)
         rows.append((stage, time_s, gpu_s, bound.gpu_seconds(time_s * (1 + 1e-9))))
     if drafts is not None:
-        time_s, gpu_s = step.execute(step.plan(aim, drafts).plan, drafts)
+        time_s, gpu_s = step.execute(step.plan(objective, drafts).plan)
         rows.append((DRAFTS, time_s, gpu_s, step.bound(drafts).gpu_seconds(time_s * (1 + 1e-9))))
     return pd.DataFrame(rows, columns=["stage", "time_s", "gpu_s", "bound_gpu_s"])

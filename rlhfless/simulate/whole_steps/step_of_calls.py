@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from rlhfless.latency import CallTable, generation_latency
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.call_layouts import LOAD_BYTES_PER_S, CallLayouts, call_layouts
-from rlhfless.simulate.whole_steps.candidates import WholeStepPlan
+from rlhfless.simulate.whole_steps.generations import WholeStepPlan
 from rlhfless.simulate.whole_steps.whole_step import StepVariant, WholeStep
 from solver.layouts import Graph
 from solver.model.errors import PlanningError

@@ -3,29 +3,35 @@
 A plan for thousands of servers says how many of them do what, and how responses are assigned. The best shares hardly depend on
 the size. So a large step is planned on a part, and what was chosen is scaled up. Only a random split gets worse with more
 actors, as some of them get the longest prompts by chance. Its actors are scaled as those of the right-sized random split of
-both. How many actors the chosen plan has is then corrected on the whole step (``resized.py``).
+both.
 
 Prompts are sorted by predicted tokens. The part has the longest, and of the others every k-th. Times of the part stand for
 those of the step, and its GPU-seconds count as often as it is contained in the step. A learner of the part loses as much speed
 as one of the step that is as many times as large.
+
+How many actors the chosen plan has is then corrected on the whole step (``best_actors``). Among very many actors, the responses
+of some need more KV memory than there is, so that a long one waits for room. The part has no such actors. More actors have
+fewer responses each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
-from rlhfless.simulate.whole_steps.candidates import WholeStepPlan
-from rlhfless.simulate.whole_steps.generation_plans import StepGenerations
-from rlhfless.simulate.whole_steps.generation_way import CACHED, RANDOM
+from rlhfless.simulate.whole_steps.assignments import CACHED, RANDOM
+from rlhfless.simulate.whole_steps.generations import Generations, WholeStepPlan
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.lengths.forecast import LengthForecast
 from solver.model.workload import IntArray, Workload
 
 PART_SERVERS = 32  # of a cluster with more, plans are made for about so many
+STEP = 1.1  # times as many actors are tried next, or else one more
+MOST_STEPS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,35 +64,62 @@ class StepPart:
             ratio, cluster.max_actors,
         )  # fmt: skip
 
-    def scaled(self, pair: WholeStepPlan, of_part: StepGenerations, generations: StepGenerations) -> WholeStepPlan:
+    def scaled(self, pair: WholeStepPlan, of_part: Generations, generations: Generations) -> WholeStepPlan:
         """Return the plan of the whole step for one of the part.
 
         Args:
-            of_part: plans of generation of the part. generations: of the whole step, which are made when they are executed.
+            of_part: of the part. generations: of the whole step, whose plans are made when they are executed.
         """
-        planner, own = generations.planner, pair.generation.way
-        of_random = planner.best / of_part.planner.best
-        way = own.scaled(of_random if own.deal in (RANDOM, CACHED) else self.ratio, planner.prompts, self.servers)
-        learner = self._learner(pair.way, len(pair.generation.plan.actors), way.actors)
-        return pair._replace(generation=generations.of(way), way=learner, of_part=pair)
+        assignments, own = generations.assignments, pair.generation.assignment
+        of_random = assignments.best / of_part.assignments.best
+        ratio = of_random if own.by in (RANDOM, CACHED) else self.ratio
+        assignment = own.scaled(ratio, assignments.prompts, self.servers)
+        learner = self._learner(pair.way, len(pair.generation.plan.actors), assignment.actors)
+        return pair._replace(generation=generations.of(assignment), way=learner, of_part=pair)
 
-    def with_actors(self, plan: WholeStepPlan, actors: int, generations: StepGenerations) -> WholeStepPlan:
+    def with_actors(self, plan: WholeStepPlan, actors: int, generations: Generations) -> WholeStepPlan:
         """Return a plan of the whole step with so many actors, and with the learner's servers as far as they are left.
 
         Args:
             generations: see ``scaled``.
         """
-        own, took = plan.generation.way, plan.way.own
-        way = own.scaled(actors / own.actors, generations.planner.prompts, self.servers)
+        own, took = plan.generation.assignment, plan.way.own
+        assignment = own.scaled(actors / own.actors, generations.assignments.prompts, self.servers)
         takes_all = took == self.servers - own.actors
-        learner = replace(plan.way, own=self.servers - way.actors if takes_all else min(took, self.servers - way.actors))
-        return plan._replace(generation=generations.of(way), way=learner)
+        left = self.servers - assignment.actors
+        return plan._replace(
+            generation=generations.of(assignment), way=replace(plan.way, own=left if takes_all else min(took, left))
+        )
 
     def _learner(self, way: LearnerWay, part_actors: int, actors: int) -> LearnerWay:
         """Return a way to learn on as large a share of the servers; all that the actors leave stay all."""
         left = self.servers - actors
         takes_all = way.own == self.setting.cluster.max_actors - part_actors
         return replace(way, own=left if takes_all else min(left, round(way.own * self.ratio)))
+
+
+def best_actors(
+    plan: WholeStepPlan, with_actors: Callable[[int], WholeStepPlan], value: Callable[[WholeStepPlan], float]
+) -> WholeStepPlan:
+    """Return the plan with the number of actors that is best in steps from its own.
+
+    Args:
+        with_actors: returns the plan with so many actors, or with as many as there can be. value: of a plan on the whole step;
+            less is better.
+    """
+    best, least = plan, value(plan)
+    for more in (True, False):
+        for _ in range(MOST_STEPS):
+            actors = best.generation.assignment.actors
+            other = with_actors(
+                max(actors + 1, round(actors * STEP)) if more else max(1, min(actors - 1, round(actors / STEP)))
+            )
+            if other.generation.assignment == best.generation.assignment or (found := value(other)) >= least:
+                break
+            best, least = other, found
+        if best is not plan:
+            break
+    return best
 
 
 def _some(logged: LoggedStep, prompts: int) -> LoggedStep:

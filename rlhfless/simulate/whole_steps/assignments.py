@@ -1,7 +1,6 @@
-"""Ways to generate the responses of a step: how they are assigned, to how many actors, and whether actors are cut or
-consolidated.
+"""Assignments of a step's responses: to how many actors, by what, and whether actors are cut or consolidated meanwhile.
 
-A way says nothing of single responses, so the best one for a part of a step can be used for the whole of it.
+An assignment names no single response, so the best one for a part of a step can be used for the whole of it.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
-from rlhfless.simulate.whole_steps.learner_way import server_counts
 from solver.generation.canonical_order import Canonical
 from solver.generation.random_split import assign_prompts
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.step_levers import ASSIGNMENT, CUT, FOLDING, SHARED_PREFILL
 from solver.model.workload import IntArray
+from solver.step.learners import server_counts
 from solver.timing.build_plan import assemble
 
 CUT_SHARES = (0.15, 0.4)
 MORE_ACTORS = 2  # than the right-sized random split has, that a plan may start
 RANDOM, CACHED, RESPONSES, PROMPTS, FOLDED = "random", "random, prefill shared", "responses", "prompts", "folded"
-LEVERS_OF_DEAL = {
+LEVERS_OF = {
     RANDOM: frozenset[str](),
     CACHED: frozenset([SHARED_PREFILL]),
     RESPONSES: frozenset([ASSIGNMENT]),
@@ -41,16 +40,16 @@ LEVERS_OF_DEAL = {
 
 
 @dataclass(frozen=True)
-class GenerationWay:
-    """A way to generate.
+class Assignment:
+    """How the responses of a step are assigned.
 
     Attributes:
-        deal: whole prompts at ``random``, with shared prefill or without; single ``responses``, or ``prompts`` with shared
+        by: whole prompts at ``random``, with shared prefill or without; single ``responses``, or ``prompts`` with shared
             prefill, by predicted tokens; or round-robin and ``folded`` while the step runs.
         actors: at the start. cut_share: of the responses, below which all actors but ``keep`` are cut; 0: no cut.
     """
 
-    deal: str
+    by: str
     actors: int
     cut_share: float = 0.0
     keep: int = 0
@@ -58,16 +57,21 @@ class GenerationWay:
     @property
     def levers(self) -> frozenset[str]:
         """Return the levers that it uses."""
-        return LEVERS_OF_DEAL[self.deal] | ({CUT} if self.cut_share else set())
+        return LEVERS_OF[self.by] | ({CUT} if self.cut_share else set())
 
-    def scaled(self, ratio: float, prompts: int, servers: int) -> GenerationWay:
-        """Return the way for a step that is so many times as large, which has so many prompts and servers."""
+    @property
+    def uncut(self) -> Assignment:
+        """Return the same without a cut: assignments that differ in their cut only have the same timelines until then."""
+        return replace(self, cut_share=0.0, keep=0)
+
+    def scaled(self, ratio: float, prompts: int, servers: int) -> Assignment:
+        """Return the assignment in a step that is so many times as large, which has so many prompts and servers."""
         actors = min(prompts, servers, max(1, round(self.actors * ratio)))
         return replace(self, actors=actors, keep=min(actors, max(1, round(self.keep * ratio))) if self.cut_share else 0)
 
 
-class GenerationPlanner:
-    """Makes the plans of one step from ways to generate. Plans that differ in their cut only have the same actors.
+class Assignments:
+    """The assignments of one step that are tried, and the plan of each.
 
     Args:
         problem: with calibrated scenarios. options: of the step.
@@ -77,7 +81,7 @@ class GenerationPlanner:
         self.problem, self.options = problem, options
         self.points = replace(problem, workload=problem.workload.points)
         self.prompts = len(np.unique(problem.workload.prompt_of))
-        self._dealt: dict[tuple[str, int], Plan] = {}
+        self._uncut: dict[Assignment, Plan] = {}
 
     @cached_property
     def best(self) -> int:
@@ -90,42 +94,42 @@ class GenerationPlanner:
         return min(self.problem.one_kind[0].max_actors, self.prompts, self.best + MORE_ACTORS)
 
     @property
-    def folded(self) -> GenerationWay:
-        """Return the way that folds."""
-        return GenerationWay(FOLDED, min(self.most, self.best + 1))
+    def folded(self) -> Assignment:
+        """Return the assignment that folds."""
+        return Assignment(FOLDED, min(self.most, self.best + 1))
 
-    def ways(self) -> Iterator[GenerationWay]:
-        """Return the ways that are tried, beside the one that folds."""
+    def __iter__(self) -> Iterator[Assignment]:
+        """Return the assignments that are tried, beside the one that folds."""
         shares = self.prompts < len(self.problem.workload)
-        at_random, dealt = ([RANDOM, CACHED], [RESPONSES, PROMPTS]) if shares else ([RANDOM], [RESPONSES])
+        at_random, by_tokens = ([RANDOM, CACHED], [RESPONSES, PROMPTS]) if shares else ([RANDOM], [RESPONSES])
         for actors in server_counts(self.most, self.best):
-            yield from (GenerationWay(deal, actors) for deal in [*at_random, *dealt])
+            yield from (Assignment(by, actors) for by in [*at_random, *by_tokens])
             for share, keep in product(CUT_SHARES, sorted({1, actors // 2}) if actors > 1 else ()):
-                yield from (GenerationWay(deal, actors, share, keep) for deal in dealt)
+                yield from (Assignment(by, actors, share, keep) for by in by_tokens)
 
-    def plan(self, way: GenerationWay) -> Plan:
-        """Return the plan of a way to generate.
+    def plan(self, assignment: Assignment) -> Plan:
+        """Return the plan of an assignment; those that differ in their cut only have the same actors.
 
         The random split is that of ``random_split``. Its shuffle depends on the scenarios, which are not timed here.
         """
-        key = way.deal, way.actors
-        if key not in self._dealt:
-            self._dealt[key] = self._deal(*key)
-        plan, total = self._dealt[key], len(self.problem.workload)
-        if not way.cut_share:
-            return plan
-        return replace(plan, rule=GlobalCut(max(1, round(way.cut_share * total)), total, keep=way.keep))
+        if assignment.cut_share:
+            total = len(self.problem.workload)
+            cut = GlobalCut(max(1, round(assignment.cut_share * total)), total, keep=assignment.keep)
+            return replace(self.plan(assignment.uncut), rule=cut)
+        if assignment not in self._uncut:
+            self._uncut[assignment] = self._assigned(assignment.by, assignment.actors)
+        return self._uncut[assignment]
 
-    def _deal(self, deal: str, actors: int) -> Plan:
-        if deal == FOLDED:
+    def _assigned(self, by: str, actors: int) -> Plan:
+        if by == FOLDED:
             return Fold(Spread(actors=actors), rule=DrainingFold).plan(self.problem, self.options)
-        if deal in (RANDOM, CACHED):
-            canonical, points = self._canonical, replace(self.points, share_prefill=deal == CACHED)
+        if by in (RANDOM, CACHED):
+            canonical, points = self._canonical, replace(self.points, share_prefill=by == CACHED)
             groups = assign_prompts(canonical.workload, self._shuffled, actors)
             return assemble("random", [canonical.response[group] for group in groups], points)
-        if deal == RESPONSES:
-            return _dealt(self.points, np.arange(len(self.problem.workload)), actors)
-        return _dealt(replace(self.points, share_prefill=True), self.problem.workload.prompt_of, actors)
+        if by == RESPONSES:
+            return _by_tokens(self.points, np.arange(len(self.problem.workload)), actors)
+        return _by_tokens(replace(self.points, share_prefill=True), self.problem.workload.prompt_of, actors)
 
     @cached_property
     def _canonical(self) -> Canonical:
@@ -137,7 +141,7 @@ class GenerationPlanner:
         return np.asarray(np.random.default_rng(self.options.seed).permutation(prompts))
 
 
-def _dealt(problem: PlanningProblem, item_of: IntArray, actors: int) -> Plan:
+def _by_tokens(problem: PlanningProblem, item_of: IntArray, actors: int) -> Plan:
     """Return a plan that assigns items (responses, or prompts with all their responses) by predicted tokens, back and forth."""
     tokens = np.bincount(item_of, weights=problem.workload.response_tokens)
     items = np.argsort(-tokens, kind="stable")
@@ -147,4 +151,4 @@ def _dealt(problem: PlanningProblem, item_of: IntArray, actors: int) -> Plan:
     longest_first = np.lexsort((-problem.workload.response_tokens, -tokens[item_of]))
     by_actor = longest_first[np.argsort(actor_of[item_of[longest_first]], kind="stable")]
     edges = np.cumsum(np.bincount(actor_of[item_of], minlength=actors))[:-1]
-    return assemble("dealt", np.split(by_actor, edges), problem)
+    return assemble("assigned", np.split(by_actor, edges), problem)

@@ -1,0 +1,124 @@
+"""A step with one size of actors and its costs: what plans take on every scenario of the lengths, and on the whole of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from rlhfless.simulate.drafts import SimulatedDrafts
+from rlhfless.simulate.steps import LoggedStep, SimulationConfig
+from rlhfless.simulate.whole_steps.generated import GeneratedStep
+from rlhfless.simulate.whole_steps.generations import Generation, Generations
+from rlhfless.simulate.whole_steps.learner_way import LearnerWay
+from rlhfless.simulate.whole_steps.step_costs import StepCosts
+from rlhfless.simulate.whole_steps.step_part import StepPart
+from solver.model.workload import FloatArray, Workload
+from solver.step.learners import Learners, charged, servers_per_block
+from solver.step.pair_timing import StepItems, pair_totals
+from solver.step.whole_step_bound import WholeStepBound, whole_step_bound
+from solver.step.work import PhaseWork
+
+FINE_BLOCKS = 512  # items of a fine timing, at most
+FOLDED_ON = 4  # scenarios on which a plan that folds is executed before it is chosen; on the others it is estimated
+CHECKED_RESPONSES = 60_000
+"""A plan that was timed on a part is checked on as many scenarios of the whole step as have about so many responses."""
+
+
+class SizedStep:
+    """A step with one size of actors, and with the costs of preparation and learning there.
+
+    Args:
+        setting: cluster with this size of actors, and its latency; without drafts.
+        like: a step that differs in its costs only; its generations are this step's, too.
+
+    Attributes:
+        servers: of the cluster, each the GPUs of one actor. work: of the true lengths, at full speed.
+        part: that plans are made for, where the step is large.
+    """
+
+    def __init__(self, logged: LoggedStep, setting: SimulationConfig, costs: StepCosts, like: SizedStep | None = None) -> None:
+        self.logged, self.setting, self.costs = logged, setting, costs
+        self.gpus_per_actor, self.servers = setting.cluster.gpus_per_actor, setting.cluster.max_actors
+        self.work = costs.work(logged.truth, self.gpus_per_actor)
+        self._generations: list[Generations] = [] if like is None else like._generations
+        self.part = StepPart.of(logged, setting, costs)
+        self.planned = self
+        """The step that plans are made for: the part of a large step, or the step itself."""
+        if self.part is not None:
+            planned = None if like is None else like.planned
+            self.planned = SizedStep(self.part.logged, self.part.setting, self.part.costs, planned)
+
+    @property
+    def ratio(self) -> float:
+        """Return how many times as large the step is as the one that plans are made for."""
+        return 1.0 if self.part is None else self.part.ratio
+
+    @property
+    def cases(self) -> list[Workload]:
+        """Return the forecast lengths of each scenario; the first one has the median of all tokens."""
+        return self.generations(None).cases
+
+    @cached_property
+    def works(self) -> list[PhaseWork]:
+        """Return preparation and learning at full speed on each scenario."""
+        return [self.costs.work(case, self.gpus_per_actor) for case in self.cases]
+
+    def generations(self, drafts: SimulatedDrafts | None) -> Generations:
+        """Return the candidates for generation with these drafts, or without any."""
+        for known in self._generations:
+            if known.setting.drafts is drafts:
+                return known
+        self._generations.append(Generations(self.logged, replace(self.setting, drafts=drafts)))
+        return self._generations[-1]
+
+    def bound(self, drafts: SimulatedDrafts | None) -> WholeStepBound:
+        """Return a lower bound that holds for every policy with this size of actors."""
+        return whole_step_bound(self.generations(drafts).bound, self.work, self.costs.charges)
+
+    def items(self, generation: Generation, executed_on: int = 1) -> list[StepItems]:
+        """Return a generation with its work on every scenario, in fine blocks.
+
+        Args:
+            executed_on: see ``Generation.estimated``.
+        """
+        return [
+            items_of(generation.estimated(scenario, executed_on), work, FINE_BLOCKS) for scenario, work in enumerate(self.works)
+        ]
+
+    def totals(self, generation: Generation, way: LearnerWay) -> FloatArray:
+        """Return (S, 2) seconds and GPU-seconds on every scenario. A generation that folds is executed on some of them."""
+        steps = self.items(generation, FOLDED_ON)
+        return pair_totals(steps, np.arange(len(steps)), self._learners(way, generation, len(steps)))
+
+    def on_whole(self, generation: Generation, way: LearnerWay, count: int | None = None) -> FloatArray:
+        """Return about the (K, 2) seconds and GPU-seconds of a plan for a step of any size, on the first K scenarios.
+
+        Folding is left out. Servers and responses are counted together, which hides the last response. So the step is no
+        shorter than until that one is complete and gradients are reduced.
+
+        Args:
+            count: K; None: as many as have about ``CHECKED_RESPONSES``.
+        """
+        count = count or min(len(self.cases), math.ceil(CHECKED_RESPONSES / len(self.logged.truth)))
+        of = generation.unfolded or generation
+        runs = [of.on(scenario) for scenario in range(count)]
+        together = servers_per_block(self.servers)
+        steps = [items_of(run, work, FINE_BLOCKS, together) for run, work in zip(runs, self.works, strict=False)]
+        learners = self._learners(way, generation, count)
+        totals = pair_totals(steps, np.arange(count), learners)
+        later_s = np.maximum(0.0, [run.makespan_s for run in runs] + learners.finish_s - totals[:, 0])
+        return np.column_stack([totals[:, 0] + later_s, totals[:, 1] + later_s * way.own * self.gpus_per_actor])
+
+    def _learners(self, way: LearnerWay, generation: Generation, count: int) -> Learners:
+        """Return a learner as many times as there are scenarios."""
+        own, actors = np.full(count, way.own), np.full(count, len(generation.plan.actors))
+        grows, streams, overlaps = (np.full(count, one) for one in (way.grows, way.streams, way.overlaps))
+        return charged(own, np.full(count, way.from_s), grows, streams, overlaps, actors, self.costs.charges)
+
+
+def items_of(generated: GeneratedStep, work: PhaseWork, blocks: int, together: int = 1) -> StepItems:
+    """Return a generation with its work as items; see ``StepItems``."""
+    return StepItems(generated.completion_s, generated.free_s, generated.gpu_seconds, work, blocks, together)

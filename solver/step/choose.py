@@ -1,0 +1,176 @@
+"""Chooses the plan of a whole step. An optimisation (lever) is used only if it helps on held-out scenarios.
+
+The plan with the least mean value over the scenarios is the best. It must be better than the best plan without any one of its
+levers, by more than ``SURE`` standard errors, on scenarios that neither was chosen on (``held_out``). These are differences of
+logarithms: a lever saves about the same share of a long step and of a short one, so no long scenario decides alone. The lever
+with the weakest evidence is removed, and the choice is made again, until every lever in use passes this test. If none passes,
+the plan is the right-sized random split, learned from on all GPUs after generation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solver.lengths.held_out import Saving, held_out
+from solver.model.objective import Objective
+from solver.model.step_levers import FOLDING, LEVERS, SHARED_PREFILL, lever_bits, levers_of_bits
+from solver.model.workload import FloatArray, IntArray
+
+BoolArray = NDArray[np.bool_]
+SURE = 1.0  # standard errors by which a plan with a lever must be better than the best without it
+TIME_FACTORS = np.array([*(1.02**power for power in range(60)), 4.0, 9.0])
+"""Of the least time: the times within which the cheapest plans are kept."""
+FOLDING_MARGIN = 0.02
+"""A plan that folds must be so much faster or cheaper to be kept: its rule is executed, not timed by arrays."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepTable:
+    """N plans of a step on S scenarios.
+
+    Attributes:
+        levers: (N,) levers that each plan uses (``lever_bits``).
+        times_s, gpu_s: (N, S) seconds and GPU-seconds of the whole step.
+    """
+
+    levers: IntArray
+    times_s: FloatArray
+    gpu_s: FloatArray
+
+    def within(self, levers: int) -> BoolArray:
+        """Return (N,) which plans use none but these levers."""
+        return np.asarray((self.levers & ~levers) == 0)
+
+
+@dataclass(frozen=True)
+class StepChoice:
+    """The chosen plan of a step, by its number in the table.
+
+    Attributes:
+        best: the chosen plan.
+        saves: lever to the share of what is minimised that it is expected to save, measured on held-out scenarios.
+        without: lever to the best plan without it.
+        refused: levers that did not help on held-out scenarios, in the order in which they were removed, with their saving.
+    """
+
+    best: int
+    saves: Mapping[str, float] = field(default_factory=dict)
+    without: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, float] = field(default_factory=dict)
+
+
+def choose(
+    table: StepTable, objective: Objective, among: BoolArray | None = None, relative_to: FloatArray | None = None
+) -> StepChoice:
+    """Return the best plan of which every lever helps on held-out scenarios.
+
+    Args:
+        objective: with cost in GPU-seconds. among: (N,) plans that may be chosen; all when None.
+        relative_to: (S,) of another plan, what the limit is a multiple of: its seconds, or its GPU-seconds under a budget. Long
+            responses delay both plans, so that their ratio is surer than either time. None: the limit is absolute.
+
+    Example:
+        >>> import numpy as np
+        >>> from solver import Objective
+        >>> from solver.model.step_levers import lever_bits
+        >>> from solver.step.choose import StepTable, choose
+        >>> times_s = np.array([[10.0, 11.0, 9.0, 10.0], [9.0, 9.9, 8.1, 9.0]])
+        >>> table = StepTable(np.array([0, lever_bits(["overlap"])]), times_s, np.ones((2, 4)))
+        >>> choice = choose(table, Objective(time_weight=1.0))
+        >>> choice.best, round(choice.saves["overlap"], 3)
+        (1, 0.1)
+    """
+    left = np.ones(len(table.levers), dtype=bool) if among is None else among.copy()
+    halves = _Halves(table, objective, relative_to)
+    refused: dict[str, float] = {}
+    while True:
+        best = halves.best(left)
+        used = sorted(levers_of_bits(int(table.levers[best])))
+        others = {lever: left & (table.levers & lever_bits([lever]) == 0) for lever in used}
+        tested = {lever: halves.saving(left, without) for lever, without in others.items()}
+        weakest = min((lever for lever in used if not tested[lever].is_sure), key=lambda one: tested[one].mean, default=None)
+        if weakest is None:
+            saves = {lever: 1 - math.exp(-tested[lever].mean) for lever in used}
+            return StepChoice(best, saves, {lever: halves.best(without) for lever, without in others.items()}, refused)
+        refused[weakest] = 1 - math.exp(-tested[weakest].mean)
+        left = others[weakest]
+
+
+def best_of(table: StepTable, objective: Objective, among: BoolArray | None = None) -> int:
+    """Return the number of the plan that is best on all scenarios, whatever its levers."""
+    return _Halves(table, objective, None).best(np.ones(len(table.levers), dtype=bool) if among is None else among)
+
+
+class _Halves:
+    """Mean values of all plans on all scenarios, and on each half of them."""
+
+    def __init__(self, table: StepTable, objective: Objective, relative_to: FloatArray | None) -> None:
+        self.table, self.objective, self.relative_to = table, objective, relative_to
+        every = np.arange(table.times_s.shape[1])
+        self.halves = [every[half::2] for half in (0, 1)] if len(every) > 1 else [every, every]
+        everyone = np.arange(len(table.levers))
+        self.means = {half: self._values(everyone, on).mean(axis=1) for half, on in ((0, self.halves[0]), (1, self.halves[1]))}
+        self.of_all = self._values(everyone, every).mean(axis=1)
+
+    def best(self, among: BoolArray) -> int:
+        """Return the plan that is best on all scenarios."""
+        return _least(self.of_all, among)
+
+    def saving(self, among: BoolArray, without: BoolArray) -> Saving:
+        """Return what the best of some plans saves on held-out scenarios, in logarithms, compared with the best of others."""
+        return held_out(lambda half: self._held_out(among, half), lambda half: self._held_out(without, half), SURE)
+
+    def _held_out(self, among: BoolArray, half: int) -> FloatArray:
+        chosen = np.array([_least(self.means[half], among)])
+        return np.asarray(np.log(np.maximum(self._values(chosen, self.halves[1 - half])[0], 1e-12)))
+
+    def _values(self, plans: IntArray, scenarios: IntArray) -> FloatArray:
+        """Return the values of plans on some scenarios, with the limit that holds there."""
+        objective, relative_to = self.objective, self.relative_to
+        if relative_to is not None:
+            objective = objective.with_slack(float(relative_to[scenarios].mean()))
+        return objective.soft_values(self.table.times_s[plans][:, scenarios], self.table.gpu_s[plans][:, scenarios])
+
+
+def _least(values: FloatArray, among: BoolArray) -> int:
+    numbers = np.flatnonzero(among)
+    return int(numbers[np.argmin(values[numbers])])
+
+
+def dearer_by(totals: FloatArray) -> FloatArray:
+    """Return (N,) the share by which each plan is dearer than the cheapest that is as fast, from (N, 2) times and costs."""
+    order = np.lexsort(totals.T[::-1])
+    found = np.zeros(len(totals))
+    found[order] = totals[order, 1] / np.minimum.accumulate(totals[order, 1]) - 1
+    return found
+
+
+def kept(levers: IntArray, totals: FloatArray) -> IntArray:
+    """Return the numbers of the plans that are worth timing on every scenario.
+
+    These are the cheapest within some time (``TIME_FACTORS``): of all plans, of those without each lever, and of those that
+    elastic plain is chosen from.
+
+    Args:
+        levers: (N,) of each plan. totals: (N, 2) seconds and GPU-seconds on the typical scenario.
+    """
+    subsets = [np.ones(len(levers), dtype=bool), *(levers & lever_bits([lever]) == 0 for lever in LEVERS)]
+    subsets += [levers == lever_bits(plain) for plain in ((), (SHARED_PREFILL,))]
+    margin = np.where(levers & lever_bits([FOLDING]), FOLDING_MARGIN, 0.0)
+    times_s, gpu_s = totals.T * (1 + margin)
+    fastest_first = np.argsort(times_s, kind="stable")
+    found = np.zeros(len(levers), dtype=bool)
+    for subset in subsets:
+        numbers = fastest_first[subset[fastest_first]]
+        if len(numbers):
+            last = np.searchsorted(times_s[numbers], times_s[numbers[0]] * TIME_FACTORS, side="right") - 1
+            least = np.minimum.accumulate(gpu_s[numbers])
+            cheaper = np.append(True, gpu_s[numbers[1:]] < least[:-1])
+            cheapest = np.maximum.accumulate(np.where(cheaper, np.arange(len(numbers)), 0))
+            found[numbers[cheapest[last]]] = True
+    return np.flatnonzero(found)
