@@ -129,9 +129,9 @@ def learners_beside(actors: int, all_servers: int, generation_s: FloatArray, cha
             for share in (1.0, LOADED) if own else (0.0,):
                 rows += [(own, share, True, False, False), (own, share, True, False, True)]
         rows += [(own, share, grows, True, True) for share in ((*STARTS, LOADED) if own else (0.0,)) for grows in growths]
-    servers, share, grows, streams, overlaps = (
+    servers, shares, grows, streams, overlaps = (
         np.tile(column, len(generation_s)) for column in map(np.array, zip(*rows, strict=True))
     )
     until_s = np.repeat(generation_s, len(rows))
     found = charged(servers, until_s, grows, streams, overlaps, np.full(len(servers), actors), charges)
-    return replace(found, from_s=np.where(np.isnan(share), np.maximum(0.0, until_s - found.load_s), share * until_s))
+    return replace(found, from_s=np.where(np.isnan(shares), np.maximum(0.0, until_s - found.load_s), shares * until_s))
