@@ -8,20 +8,17 @@ dollars.
 from solver.layouts.generation import StepGeneration
 from solver.layouts.graph import Call, Graph, dpo, grpo, ppo, remax
 from solver.layouts.layout import Layout, Mesh, Strategy, meshes, missing_share, strategies
-from solver.layouts.lever_space import DividedCosts
-from solver.layouts.levers import Lever
 from solver.layouts.options import CallCosts, CallMemory
 from solver.layouts.plan import PlannedCall, StepPlan
 from solver.layouts.plan_objective import StepPlanObjective
 from solver.layouts.planner import plan_step
 from solver.layouts.weigh import plan_step_for
 from solver.layouts.weighed_plan import WeighedPlan
-from solver.layouts.with_levers import WithLevers
 
 __all__ = [
-    "Call", "CallCosts", "CallMemory", "DividedCosts", "Graph", "Layout", "Lever", "Mesh", "PlannedCall", "StepGeneration",
-    "StepPlan", "StepPlanObjective", "Strategy", "WeighedPlan", "WithLevers", "dpo", "grpo", "meshes", "missing_share",
-    "plan_step", "plan_step_for", "ppo", "remax", "strategies",
+    "Call", "CallCosts", "CallMemory", "Graph", "Layout", "Mesh", "PlannedCall", "StepGeneration", "StepPlan",
+    "StepPlanObjective", "Strategy", "WeighedPlan", "dpo", "grpo", "meshes", "missing_share", "plan_step", "plan_step_for",
+    "ppo", "remax", "strategies",
 ]  # fmt: skip
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from solver.layouts.graph import GENERATE, TRAIN, Graph
 from solver.layouts.layout import Layout
-from solver.layouts.levers import Lever
-from solver.layouts.parts import CallParts
 from solver.model.errors import shown
 from solver.model.html_tables import rows_table
 from solver.model.objective import NonGenerationPhases
@@ -38,7 +36,6 @@ class PlannedCall:
         generation: the generation plan of a generate call, with GPU ids counted from the first GPU of the mesh; None for other
             calls.
         release_s: seconds from its start until each GPU of the mesh is released; empty: all are held to its end.
-        parts: its parts, if it runs in parts; ``seconds`` is then the time from the first start to the last end.
     """
 
     name: str
@@ -54,13 +51,10 @@ class PlannedCall:
     reallocate_bytes: float = 0.0
     generation: Plan | None = field(default=None, repr=False)
     release_s: tuple[float, ...] = ()
-    parts: CallParts | None = field(default=None, repr=False)
 
     @property
     def gpu_seconds(self) -> float:
         """GPU-seconds that it holds its GPUs for."""
-        if self.parts is not None:
-            return self.parts.gpu_seconds(self.layout.mesh.gpus)
         return sum(self.release_s) if self.release_s else self.seconds * self.layout.mesh.gpus
 
     @property
@@ -84,7 +78,6 @@ class StepPlan:
         peak_bytes: of every GPU.
         history: (evaluated plans, period) of every improvement.
         order: of ready calls: ``longest path``, or ``fifo`` (as they became ready).
-        levers: that the plan was allowed, with what each is expected to save; see ``solver.layouts.levers``.
     """
 
     gpus: int
@@ -98,15 +91,6 @@ class StepPlan:
     gpus_per_node: int
     history: tuple[tuple[int, float], ...] = ()
     order: str = "longest path"
-    levers: tuple[Lever, ...] = ()
-
-    def uses(self, lever: str) -> bool:
-        """Return whether it uses a lever, by its name."""
-        return any(one.used for one in self.levers if one.name == lever)
-
-    def explain(self) -> str:
-        """Return one line per lever that the plan was allowed: what it does, and what it is expected to save."""
-        return "\n".join(map(str, self.levers))
 
     @property
     def algorithm(self) -> str:
@@ -175,9 +159,8 @@ class StepPlan:
                 "gpu_seconds",
             )
         }
-        levers = {"levers": [asdict(lever) for lever in self.levers]} if self.levers else {}
         calls = {"calls": [self._row(call) for call in self.calls]}
-        return json.dumps({**numbers, **levers, "peak_bytes": self.peak_bytes, **calls}, allow_nan=False)
+        return json.dumps({**numbers, "peak_bytes": self.peak_bytes, **calls}, allow_nan=False)
 
     def _row(self, call: PlannedCall) -> dict[str, object]:
         mesh, strategy = call.layout.mesh, call.layout.strategy
@@ -193,10 +176,10 @@ class StepPlan:
         lines = ["  ".join(map(str.ljust, row[:TEXTS], widths)) for row in rows]
         numbers = ["  ".join(map(str.rjust, row[TEXTS:], widths[TEXTS:])) for row in rows]
         table = (f"{text}  {number}" for text, number in zip(lines, numbers, strict=True))
-        return "\n".join([self._summary(), *table, *map(str, self.levers)])
+        return "\n".join([self._summary(), *table])
 
     def _repr_html_(self) -> str:
-        return rows_table("; ".join([self._summary(), *map(str, self.levers)]), HEAD, self._table())
+        return rows_table(self._summary(), HEAD, self._table())
 
     def _summary(self) -> str:
         head = f"Step plan of {self.algorithm} on {counted(self.gpus, 'GPU')}: {shown(self.period_s)} s per step"

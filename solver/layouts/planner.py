@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from solver.layouts.generation import StepGeneration, by_call
 from solver.layouts.graph import Graph
 from solver.layouts.joined import plan_with_generation
-from solver.layouts.lever_search import plan_with_levers
 from solver.layouts.options import CallCosts, CallOptions
 from solver.layouts.plan import StepPlan
 from solver.layouts.searched import MOST_GPUS, WORK, Asked, searched
-from solver.layouts.with_levers import WithLevers
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, check_real, is_number, is_whole
 
@@ -26,7 +24,7 @@ def plan_step(
     gap: float = 0.01,
     work: int = WORK,
     seed: int = 0,
-    generation: StepGeneration | Mapping[str, StepGeneration] | WithLevers | None = None,
+    generation: StepGeneration | Mapping[str, StepGeneration] | None = None,
 ) -> StepPlan:
     """Return the plan with the shortest time per step that was found: the layout of every model call, and their order.
 
@@ -46,8 +44,7 @@ def plan_step(
         seed: seed of the local search; the same seed and work give the same plan.
         generation: responses of the generate call, or a mapping of its name to them. The seconds of generation are then those
             of generation plans, and GPUs of an actor that is done can run calls that do not wait for all responses. None: the
-            seconds come from ``costs``. ``WithLevers`` also allows optimisations where they shorten the step;
-            ``StepPlan.explain`` states what each saves.
+            seconds come from ``costs``.
 
     Raises:
         PlanningError: an argument makes no sense, or no plan fits into memory.
@@ -74,13 +71,8 @@ def plan_step(
     if not is_whole(seed, 0):
         raise PlanningError(f"seed is {as_given(seed)}; a whole number of 0 or more is needed")
     asked = Asked(memory_bytes, gap, work, seed)
-    if isinstance(generation, WithLevers):
-        by_name = by_call(graph, generation.generation)
-        if generation.names:
-            return plan_with_levers(graph, cluster, costs, by_name, generation.names, asked)
-        generation = by_name
     if generation is not None:
-        return plan_with_generation(graph, cluster, costs, by_call(graph, generation), asked).plan
+        return plan_with_generation(graph, cluster, costs, by_call(graph, generation), asked)
     return searched(CallOptions.of(graph, cluster.gpus, cluster.gpus_per_node, costs), asked)
 
 
