@@ -17,10 +17,9 @@ from rlhfless.executor import StepRecord
 from rlhfless.executor.dataflow.rows import write_call, write_reallocation
 from rlhfless.executor.dataflow.run import check_plan_cluster
 from rlhfless.training.config import TrainConfig, TrainError
+from solver.layouts.costs import CallOptions
 from solver.layouts.graph import GENERATE, TRAIN, Call
-from solver.layouts.options import CallOptions
-from solver.layouts.plan import PlannedCall, StepPlan
-from solver.layouts.plan_times import GeneratedTimes, one_step_times, options_of
+from solver.layouts.plan import GeneratedTimes, PlannedCall, StepPlan, one_step_times, options_of
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan

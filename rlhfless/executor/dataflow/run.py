@@ -1,7 +1,7 @@
 """Runs a ``StepPlan`` on the virtual clock for several steps: which call has which GPUs when, as a trace.
 
 Generation that was planned is decoded by simulated engines, so responses may have other lengths than predicted. All other calls
-take their planned seconds. When calls run is the arithmetic of the planner (``solver.layouts.schedule``), with the seconds of
+take their planned seconds. When calls run is the arithmetic of the planner (``solver.layouts.times``), with the seconds of
 this generation.
 
 Every call has an allocation of its own in each step, on the GPUs of its mesh, and so has every reallocation. GPUs that an actor
@@ -20,8 +20,7 @@ from rlhfless.executor.dataflow.rows import PlannedStepRows
 from rlhfless.executor.step.record import Row, StepRecord
 from rlhfless.executor.virtual.executor import run_step
 from solver.layouts.generation import StepGeneration, by_call
-from solver.layouts.plan import PlannedCall, StepPlan
-from solver.layouts.plan_times import GeneratedTimes, options_of, plan_times
+from solver.layouts.plan import GeneratedTimes, PlannedCall, StepPlan, options_of, plan_times
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_whole
 from solver.model.plurals import counted
