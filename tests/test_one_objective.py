@@ -25,7 +25,6 @@ from rlhfless.scheduling.round_robin import Spread
 from rlhfless.simulate import Aim
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
 from rlhfless.simulate.whole_steps.choice import best_of
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.lever_tables import lever_savings
 from rlhfless.training.config.scheduling import PlannerConfig
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, PlanningProblem, Workload, evaluate
@@ -34,7 +33,7 @@ from solver.model.objective import TIME_WEIGHT
 from solver.prefix_sharing.deduplicate import deduplicate
 from solver.step.cut import choose_cut
 from solver.step.learner import choose_learner
-from solver.step.token_work import TokenWork
+from solver.step.work import Learner, TokenWork
 
 WEIGHTS = [0.0, 0.3, 0.7, 1.0]
 LATENCY = LatencyModel(
@@ -86,7 +85,7 @@ def test_a_cut_and_a_learner_are_those_of_the_least_key(weight: float) -> None:
     assert len(followed) > 3
     least = min(objective.key(one.time_s, one.gpu_seconds) for one in followed)
     assert objective.key(cut.time_s, cut.gpu_seconds) == pytest.approx(least)
-    learner = choose_learner(plan, problem, TokenWork(1e-4, 4e-4, unlock="group"))
+    learner = choose_learner(plan, problem, TokenWork(1e-4, 4e-4))
     least = min(objective.key(one.time_s, one.gpu_seconds) for one in learner.candidates)
     assert objective.key(learner.chosen.time_s, learner.chosen.gpu_seconds) == pytest.approx(least)
 
@@ -107,7 +106,7 @@ def test_a_whole_step_has_the_least_mean_of_products_and_not_of_logarithms(weigh
     """The second plan is far better where the step is short, and somewhat worse where it is long."""
     times_s = np.array([[1.0, 40.0, 40.0], [0.4, 41.0, 41.0], [0.9, 60.0, 60.0]])
     gpu_s = np.array([[8.0, 300.0, 300.0], [7.0, 302.0, 301.0], [8.5, 310.0, 310.0]])
-    plans = tuple(WholeStepPlan(None, LearnerWay(gpus), frozenset()) for gpus in range(3))  # type: ignore[arg-type]
+    plans = tuple(WholeStepPlan(None, Learner(gpus), frozenset()) for gpus in range(3))  # type: ignore[arg-type]
     choice = best_of(WholeStepCandidates(plans, times_s, gpu_s), Aim(time_weight=weight))
     keys = [Objective(weight).key(times, costs) for times, costs in zip(times_s, gpu_s, strict=True)]
     assert choice.plan is plans[keys.index(min(keys))]

@@ -89,8 +89,8 @@ EARLIER: dict[str, dict[str, str]] = {
         "--learner-gpus": "Python: `replace(run.calibrated, phases=NonGenerationPhases(learner_gpus=8))`; " + ALONE,
         "--prepare-per-token-s": "Python: `replace(run.calibrated, work=TokenWork(...))`",
         "--learn-per-token-s": "Python: `replace(run.calibrated, work=TokenWork(...))`",
-        "--fuse": 'Python: `replace(run.calibrated, work=TokenWork(...), fuse="learn")`',
-        "--learner-start": 'Python: `replace(run.calibrated, work=TokenWork(...), learner_start="needed")`',
+        "--fuse": "Python: `replace(run.calibrated, work=TokenWork(...), learner=Learner(streams=True, overlaps=True))`",
+        "--learner-start": 'Python: `replace(run.calibrated, work=TokenWork(...), learner=Learner(4), learner_start="needed")`',
         "--migration": 'Python: `replace(run.calibrated, migration="move")`',
         "--calibrate": "Python: `rl.load(LOG, assumptions=Assumptions(calibrate=False))`",
     },
@@ -132,7 +132,8 @@ MODULES = {
     "Drafting": "solver.model.drafting",
     "deduplicate": "solver.prefix_sharing.deduplicate",
     "choose_cut": "solver.step.cut",
-    "TokenWork": "solver.step.token_work",
+    "Learner": "solver.step.work",
+    "TokenWork": "solver.step.work",
 }
 """What ``EARLIER`` names of Python -> its module."""
 

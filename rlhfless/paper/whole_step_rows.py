@@ -14,7 +14,7 @@ import numpy as np
 from rlhfless.paper.machine import Machine
 from rlhfless.paper.runs import WEIGHT
 from rlhfless.scheduling.baselines import Static
-from rlhfless.simulate import STRONG, WEAK, Aim, DrawnDrafts, LoggedStep, SimulationConfig, StepCosts, WholeStep
+from rlhfless.simulate import STRONG, WEAK, Aim, DrawnDrafts, LoggedStep, SimulationConfig, WholeStep
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps import published
 from rlhfless.simulate.whole_steps.choice import WholeStepChoice
@@ -26,6 +26,7 @@ from rlhfless.simulate.whole_steps.whole_step import StepVariant
 from solver.bounds.bound_over_time import BoundOverTime
 from solver.model.objective import Objective
 from solver.model.step_levers import ACTOR_SIZE
+from solver.step.work import TokenWork
 
 OBJECTIVE = Objective(WEIGHT)  # by which elastic plain is sized and levers are counted
 MARGIN = 0.02  # by which plans aim at more than a speed, as forecasts are wrong
@@ -59,7 +60,7 @@ class StepToCompare:
     machine: Machine
     step: WholeStep
     setting: SimulationConfig
-    costs: StepCosts
+    costs: TokenWork
     logged: LoggedStep
     seed: int
     with_drafts: bool
@@ -68,21 +69,22 @@ class StepToCompare:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Return rows with ``part`` (``system``, ``lever``, ``stage``, ``bound``) and the columns of each; see the figure."""
-        step, costs = self.step, self.costs
+        step, servers = self.step, self.machine.learner_gpus // self.machine.latency.gpus_per_actor
         static = Static(self.machine.static_actors, hold="generation").plan(*self.logged.inputs(self.setting))
         free = self.machine.gpus - self.machine.learner_gpus
-        naive = published.naive(step.generated(static), step.work, costs, free)
+        naive = published.naive(step.generated(static), step.work, servers, free)
         forecast_s = np.array([
-            published.naive(expected(static, case, self.setting, self.setting.latency), work, costs, free)[0]
+            published.naive(expected(static, case, self.setting, self.setting.latency), work, servers, free)[0]
             for case, work in zip(step.cases, step.works, strict=True)
         ])  # fmt: skip
         fair = step.plain(WEIGHT)
         yield self._system("naive", naive)
         yield self._system("elastic", step.execute(step.plain(WEIGHT, prefix_caching=False).plan))
         yield self._system(FAIR, step.execute(fair.plan))
-        given = self.logged, self.setting, costs, step.requests, step.work
-        yield self._system("rlhfless", published.rlhfless(*given))
-        yield self._system("rlhfuse", published.rlhfuse(*given, self.machine.static_actors))
+        given = self.logged, self.setting, step.requests, step.work
+        yield self._system("rlhfless", published.rlhfless(*given, servers))
+        fused = published.rlhfuse(*given, servers, costs=self.costs, actors=self.machine.static_actors)
+        yield self._system("rlhfuse", fused)
         yield self._system("real", published.layouts(*given, (requests_of(step.cases[0]), step.works[0])))
         aims = {
             **{name: Aim(deadline_s=forecast_s / (speed * (1 + MARGIN))) for name, speed in SPEEDUPS.items()},
@@ -95,7 +97,7 @@ class StepToCompare:
         for name, drafts in kinds.items():
             if drafts is not None:
                 drafted = self.step.with_drafts(drafts)
-                yield self._system("rlhfspec", published.drafts_only(self.logged, drafted, *given[2:]), name)
+                yield self._system("rlhfspec", published.drafts_only(self.logged, drafted, *given[2:], servers), name)
             bound = step.bound(drafts) if drafts is None or self.bounds_with_drafts else None
             for aim_name, aim in aims.items():
                 if drafts is not None and aim_name in EXTRA_AIMS:  # points between the others

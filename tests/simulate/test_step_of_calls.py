@@ -18,11 +18,11 @@ from rlhfless.simulate.whole_steps.call_layouts import call_layouts
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan, candidates
 from rlhfless.simulate.whole_steps.choice import choose
 from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan, StepGenerations
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from solver import Cluster, PlanningError
 from solver.layouts import Layout, Mesh, Strategy, grpo, ppo, remax
 from solver.layouts.layout import strategies
 from solver.model.step_levers import ACTOR_SIZE, LAYOUTS, LEVERS, SHARED_PREFILL
+from solver.step.work import Learner
 
 ROLES = ("actor", "reference", "reward", "critic")
 AIM = Aim(time_weight=0.7)
@@ -53,8 +53,8 @@ def test_no_combination_is_much_better_than_the_best_candidate(small: StepOfCall
     """An independent loop over sizes, layouts, ways to generate and ways to learn, timed exactly on the typical scenario."""
     step, found = small.step, small.step.candidates()
 
-    def exact(one: WholeStep, generation: GenerationPlan, way: LearnerWay) -> float:
-        return AIM.value(*way.totals(generation.on(0), one.works[0], one.costs))
+    def exact(one: WholeStep, generation: GenerationPlan, way: Learner) -> float:
+        return AIM.value(*generation.on(0).step_totals(one.works[0], way))
 
     kept = min(exact(step.of_plan(plan), plan.generation, plan.way) for plan in found.plans)
     least, combinations = np.inf, 0
@@ -64,7 +64,7 @@ def test_no_combination_is_much_better_than_the_best_candidate(small: StepOfCall
             for own, grows, (streams, overlaps), share in product(
                 range(one.most - actors + 1), (True, False), ((False, False), (False, True), (True, True)), (0.0, 0.55, 1.0)
             ):
-                way = LearnerWay(own, share * makespan_s if own else 0.0, grows, streams, overlaps)
+                way = Learner(own, share * makespan_s if own else 0.0, grows, streams, overlaps)
                 if one.costs.charges.fits(way.servers(actors)):
                     least, combinations = min(least, exact(one, generation, way)), combinations + 1
     assert combinations > 500
@@ -119,7 +119,7 @@ def test_all_levers_are_planned_no_worse_than_none_or_than_one_left_out(small: S
 def test_a_lever_that_stays_is_better_on_held_out_scenarios(seed: int, noise: float) -> None:
     rng = np.random.default_rng(seed)
     sets = [frozenset[str](), *(frozenset(rng.choice(LEVERS, rng.integers(1, 4), replace=False).tolist()) for _ in range(12))]
-    plans = tuple(WholeStepPlan(None, LearnerWay(), levers) for levers in sets)  # type: ignore[arg-type]
+    plans = tuple(WholeStepPlan(None, Learner(), levers) for levers in sets)  # type: ignore[arg-type]
     level = rng.uniform(0.8, 1.1, len(plans))[:, None]
     times_s, gpu_s = (level * np.exp(noise * rng.standard_normal((len(plans), 8))) for _ in range(2))
     choice = choose(WholeStepCandidates(plans, times_s, gpu_s), AIM)

@@ -15,19 +15,18 @@ from rlhfless.latency import load_profile
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
-from rlhfless.simulate import Aim, LoggedStep, SimulationConfig, StepCosts, WholeStep, logged_steps
+from rlhfless.simulate import Aim, LoggedStep, SimulationConfig, WholeStep, logged_steps
 from rlhfless.simulate.whole_steps import generation_plans, step_part
 from rlhfless.simulate.whole_steps.candidates import WholeStepPlan
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
 from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan, expected
 from rlhfless.simulate.whole_steps.generation_way import GenerationWay
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
 from rlhfless.simulate.whole_steps.resized import MOST_STEPS, STEP, best_actors
 from solver import LatencyModel, PlanningProblem, Workload
 from solver.lengths.forecast import LengthForecast
-from solver.step.learner_charges import LearnerCharges
-from solver.step.work import PhaseWork
+from solver.step.charges import Charges
+from solver.step.work import Learner, StepWork, TokenWork
 from solver.timing.work_schedule import NO_GATE, WorkItems, schedule_work
 
 SERVERS = 6
@@ -46,7 +45,7 @@ def logged_step(
         for visit in (0, 1) for i, mean in enumerate(tokens)
     ])  # fmt: skip
     (logged,) = logged_steps(rows, max_response_tokens=limit, steps=[1])
-    costs = StepCosts(2e-4, 8e-4, charges=LearnerCharges(4, 0.1, 0.2, 0.1))
+    costs = TokenWork(2e-4, 8e-4, charges=Charges.by_formula(4 * nodes, 4, 0.1, 0.2, 0.1))
     latency = load_profile(profile)
     latency = latency if kv_tokens is None else replace(latency, kv_capacity_tokens=kv_tokens)
     setting = SimulationConfig(solver.Cluster(nodes, 8, 2, kind="l40s"), latency, bound_work=0)
@@ -144,29 +143,31 @@ def test_a_part_of_a_step_has_whole_prompts_and_the_longest_one() -> None:
 @settings(max_examples=12, deadline=None)
 def test_ways_timed_together_are_those_of_the_list_scheduler(seed: int, together: int) -> None:
     rng = np.random.default_rng(seed)
-    costs = StepCosts(1.0, 1.0, charges=LearnerCharges(2, 0.1, float(rng.choice([0, 0.3])), float(rng.choice([0, 0.2]))))
+    charges = Charges.by_formula(SERVERS, 2, 0.1, float(rng.choice([0, 0.3])), float(rng.choice([0, 0.2])))
+    costs = TokenWork(1.0, 1.0, charges=charges)
     count, cases = int(rng.integers(1, 40)), []
     for _ in range(3):
         actors = int(rng.integers(1, SERVERS))
         completion_s, free_s = rng.exponential(5, count), rng.exponential(5, actors)
         free_s[0] = completion_s.max()
-        work = PhaseWork(
+        work = StepWork(
             rng.exponential(0.1, count), rng.exponential(0.3, count), rng.integers(0, 4, count), "group", gpus_per_actor=2
         )
         step = MergedStep(GeneratedStep(None, completion_s, free_s, 7.0), work, together=together)  # type: ignore[arg-type]
         for _ in range(4):
             own = together * int(rng.integers(0, (SERVERS - actors) // together + 1))
             streams, from_s = bool(rng.random() < 0.5), float(rng.choice([0.0, 3.0])) if own else 0.0
-            way = LearnerWay(own, from_s, bool(rng.random() < 0.5), streams, streams or bool(rng.random() < 0.5))
+            way = Learner(own, from_s, bool(rng.random() < 0.5), streams, streams or bool(rng.random() < 0.5))
             cases.append((step, way))
     found = merged_totals(cases, costs)
     for (step, way), totals in zip(cases, found, strict=True):
         assert totals == pytest.approx(listed(step, way, costs), rel=1e-9)
 
 
-def listed(step: MergedStep, way: LearnerWay, costs: StepCosts) -> tuple[float, float]:
+def listed(step: MergedStep, way: Learner, costs: TokenWork) -> tuple[float, float]:
     """Return the totals by ``schedule_work``: preparation of all items, if it overlaps, and then the rest."""
-    load_s, servers = costs.charges.load_s, way.servers(step.actors)
+    servers = way.servers(step.actors)
+    load_s = costs.charges.loading_s(servers)
     own = way.own // step.together
     freed = [at_s + load_s for at_s in step.free_s] if way.grows or not way.own else []
     free_s = np.array([way.from_s + load_s if way.from_s else 0.0] * own + freed)
@@ -214,7 +215,7 @@ def test_a_cut_keeps_as_many_actors_as_have_room() -> None:
 def test_actors_are_added_or_taken_away_until_nothing_is_gained(actors: int, best: float) -> None:
     def plan(count: int) -> WholeStepPlan:
         generation = GenerationPlan(GenerationWay("random", count), frozenset(), None, None)  # type: ignore[arg-type]
-        return WholeStepPlan(generation, LearnerWay(), frozenset())
+        return WholeStepPlan(generation, Learner(), frozenset())
 
     def away(one: WholeStepPlan) -> float:
         return abs(np.log(one.generation.way.actors / (best * actors)))

@@ -9,19 +9,19 @@ from whole_step_runs import visited_twice
 
 import solver
 from rlhfless.latency import load_profile
-from rlhfless.simulate import STRONG, Aim, DrawnDrafts, SimulationConfig, StepCosts, WholeStep
+from rlhfless.simulate import STRONG, Aim, DrawnDrafts, SimulationConfig, WholeStep
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
 from rlhfless.simulate.whole_steps.choice import choose
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from solver import PlanningError
 from solver.model.step_levers import DRAFTS, LEVERS, MEANINGS, SHARED_PREFILL, STREAMING
-from solver.step.learner_charges import LearnerCharges
+from solver.step.charges import Charges
+from solver.step.work import Learner, TokenWork
 
 
 @pytest.fixture(scope="module")
 def step() -> WholeStep:
     logged = visited_twice(48, 5, 0.8, 900)
-    costs = StepCosts(2e-4, 8e-4, charges=LearnerCharges(2, 0.1, 0.2, 0.1))
+    costs = TokenWork(2e-4, 8e-4, charges=Charges.by_formula(4, 2, 0.1, 0.2, 0.1))
     profile = load_profile("l40s-qwen2.5-3b-tp2")
     return WholeStep(logged, SimulationConfig(solver.Cluster(1, 8, 2, kind="l40s"), profile, bound_work=0), costs)
 
@@ -61,8 +61,8 @@ def test_drafts_are_a_lever(step: WholeStep) -> None:
 
 
 def test_a_lever_that_helps_on_some_scenarios_only_does_not_earn_its_place() -> None:
-    plain = WholeStepPlan(None, LearnerWay(), frozenset())  # type: ignore[arg-type]
-    streamed = WholeStepPlan(None, LearnerWay(streams=True), frozenset({STREAMING}))  # type: ignore[arg-type]
+    plain = WholeStepPlan(None, Learner(), frozenset())  # type: ignore[arg-type]
+    streamed = WholeStepPlan(None, Learner(streams=True), frozenset({STREAMING}))  # type: ignore[arg-type]
     costs = np.ones((2, 8))
     lucky = np.array([[1.0] * 8, [0.2, 1.1, 1.1, 1.1, 1.1, 1.1, 1.1, 1.1]])
     choice = choose(WholeStepCandidates((plain, streamed), lucky, costs), Aim(time_weight=1.0))
@@ -76,8 +76,8 @@ def test_a_lever_that_helps_on_some_scenarios_only_does_not_earn_its_place() -> 
 
 
 def test_a_deadline_in_every_scenario_compares_two_plans_where_both_are_slow() -> None:
-    plain = WholeStepPlan(None, LearnerWay(), frozenset())  # type: ignore[arg-type]
-    streamed = WholeStepPlan(None, LearnerWay(streams=True), frozenset({STREAMING}))  # type: ignore[arg-type]
+    plain = WholeStepPlan(None, Learner(), frozenset())  # type: ignore[arg-type]
+    streamed = WholeStepPlan(None, Learner(streams=True), frozenset({STREAMING}))  # type: ignore[arg-type]
     other_s = np.array([1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 9.0])
     found = WholeStepCandidates((plain, streamed), np.array([other_s, 0.99 * other_s]), np.array([[1.0] * 8, [0.8] * 8]))
     aim = Aim(deadline_s=other_s)
@@ -94,7 +94,7 @@ def test_elastic_plain_with_prefix_caching_is_no_slower_and_uses_nothing_else(st
     assert cached.time_s**0.7 * cached.gpu_seconds**0.3 < plain.time_s**0.7 * plain.gpu_seconds**0.3
 
 
-def test_an_aim_is_one_of_three_and_costs_are_checked() -> None:
+def test_an_aim_is_one_of_three_and_work_is_checked() -> None:
     with refused(PlanningError, "nothing is given"):
         Aim()
     with refused(PlanningError, "time_weight and deadline_s"):
@@ -106,8 +106,10 @@ def test_an_aim_is_one_of_three_and_costs_are_checked() -> None:
     with refused(PlanningError, "budget_gpu_s is [1.0, -1.0]"):
         Aim(budget_gpu_s=[1.0, -1.0])
     with refused(PlanningError, "unlock 'batch'"):
-        StepCosts(1.0, 1.0, "batch")
+        TokenWork(1.0, 1.0, "batch")
     with refused(PlanningError, "prepare_per_token_s is -1.0"):
-        StepCosts(-1.0, 1.0)
-    with refused(PlanningError, "naive_servers is 0"):
-        StepCosts(1.0, 1.0, naive_servers=0)
+        TokenWork(-1.0, 1.0)
+    with refused(PlanningError, "charges is 0.1"):
+        TokenWork(1.0, 1.0, charges=0.1)  # type: ignore[arg-type]
+    with refused(PlanningError, "own is -1"):
+        Learner(-1)

@@ -16,13 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan, StepGenerations
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay, server_counts, servers_per_block
+from rlhfless.simulate.whole_steps.generation_way import server_counts, servers_per_block
 from rlhfless.simulate.whole_steps.levers import levers_of
 from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
-from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.model.step_levers import FOLDING, LEVERS, SHARED_PREFILL
 from solver.model.workload import FloatArray
-from solver.step.work import PhaseWork
+from solver.step.work import Learner, StepWork, TokenWork
 
 STARTS = tuple(share / 13 for share in range(13))  # of a learner that streams, as shares of the generation time
 TIME_FACTORS = (*(1.02**power for power in range(60)), 4.0, 9.0)
@@ -43,7 +42,7 @@ class WholeStepPlan(NamedTuple):
     """
 
     generation: GenerationPlan
-    way: LearnerWay
+    way: Learner
     levers: frozenset[str]
     variant: int = 0
     of_part: WholeStepPlan | None = None
@@ -64,8 +63,8 @@ class PairSource:
     """
 
     generations: StepGenerations
-    works: Sequence[PhaseWork]
-    costs: StepCosts
+    works: Sequence[StepWork]
+    costs: TokenWork
     servers: int
     ratio: float = 1.0
     levers: frozenset[str] = frozenset()
@@ -124,7 +123,7 @@ def candidates(sources: Sequence[PairSource]) -> WholeStepCandidates:
 
 
 def scenario_totals(
-    pairs: Sequence[WholeStepPlan], works: Sequence[PhaseWork], costs: StepCosts, estimated: bool = True
+    pairs: Sequence[WholeStepPlan], works: Sequence[StepWork], costs: TokenWork, estimated: bool = True
 ) -> FloatArray:
     """Return (N, S, 2) seconds and GPU-seconds of pairs of one size and layouts on every scenario.
 
@@ -140,7 +139,7 @@ def scenario_totals(
     return merged_totals(cases, costs).reshape(len(pairs), len(works), 2)
 
 
-def on_scenario(pair: WholeStepPlan, work: PhaseWork, costs: StepCosts, all_servers: int, scenario: int) -> tuple[float, float]:
+def on_scenario(pair: WholeStepPlan, work: StepWork, costs: TokenWork, all_servers: int, scenario: int) -> tuple[float, float]:
     """Return about the seconds and GPU-seconds of a pair on one scenario of a step of any size; folding is left out.
 
     Servers and responses are counted together, which hides the last response. So the step is no shorter than until that one is
@@ -175,12 +174,12 @@ def _excess(totals: FloatArray) -> FloatArray:
     return excess
 
 
-def plain_way(actors: int, all_servers: int, generation_s: float) -> LearnerWay:
+def plain_way(actors: int, all_servers: int, generation_s: float) -> Learner:
     """Return learning on all GPUs after generation, which no lever changes."""
-    return LearnerWay(own=all_servers - actors, from_s=generation_s)
+    return Learner(own=all_servers - actors, from_s=generation_s)
 
 
-def _ways(actors: int, all_servers: int, generation_s: float, costs: StepCosts) -> Iterator[LearnerWay]:
+def _ways(actors: int, all_servers: int, generation_s: float, costs: TokenWork) -> Iterator[Learner]:
     """Return possible ways to learn beside a plan of so many actors; learning on all GPUs after generation comes first."""
     left, charges = all_servers - actors, costs.charges
     yield plain_way(actors, all_servers, generation_s)
@@ -189,12 +188,12 @@ def _ways(actors: int, all_servers: int, generation_s: float, costs: StepCosts) 
         loaded_s = {grows: max(0.0, generation_s - charges.loading_s(servers)) for grows, servers in possible.items()}
         if True in possible:
             for from_s in [generation_s, loaded_s[True]] if own else [0.0]:
-                yield LearnerWay(own, from_s)
-                yield LearnerWay(own, from_s, overlaps=True)
+                yield Learner(own, from_s)
+                yield Learner(own, from_s, overlaps=True)
         for share in [*STARTS, None] if own else [0.0]:
             for grows in possible:
                 from_s = loaded_s[grows] if share is None else share * generation_s
-                yield LearnerWay(own, from_s, grows, streams=True, overlaps=True)
+                yield Learner(own, from_s, grows, streams=True, overlaps=True)
 
 
 def _kept(pairs: Sequence[WholeStepPlan], totals: FloatArray) -> list[int]:

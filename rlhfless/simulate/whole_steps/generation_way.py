@@ -6,6 +6,7 @@ A way says nothing of single responses, so the best one for a part of a step can
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,6 @@ from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
-from rlhfless.simulate.whole_steps.learner_way import server_counts
 from solver.generation.canonical_order import Canonical
 from solver.generation.random_split import assign_prompts
 from solver.model.plan import Plan
@@ -29,6 +29,7 @@ from solver.model.workload import IntArray
 from solver.timing.build_plan import assemble
 
 CUT_SHARES = (0.15, 0.4)
+COUNTS = 16  # of servers that are tried, beside the named ones
 MORE_ACTORS = 2  # than the right-sized random split has, that a plan may start
 RANDOM, CACHED, RESPONSES, PROMPTS, FOLDED = "random", "random, prefill shared", "responses", "prompts", "folded"
 LEVERS_OF_DEAL = {
@@ -38,6 +39,16 @@ LEVERS_OF_DEAL = {
     PROMPTS: frozenset([ASSIGNMENT, SHARED_PREFILL]),
     FOLDED: frozenset([ASSIGNMENT, FOLDING]),
 }
+
+
+def servers_per_block(servers: int) -> int:
+    """Return how many servers of a cluster form one block, so that there are at most ``COUNTS`` blocks."""
+    return max(1, math.ceil(servers / COUNTS))
+
+
+def server_counts(most: int, *also: int) -> list[int]:
+    """Return counts of servers that are tried, up to ``most``: all of them, or equal steps and the counts that are named."""
+    return sorted({*range(servers_per_block(most), most + 1, servers_per_block(most)), most, *also} & set(range(1, most + 1)))
 
 
 @dataclass(frozen=True)

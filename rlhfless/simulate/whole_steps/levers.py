@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from solver.model.step_levers import LEARNER, OVERLAP, PREWARMING, STREAMING
+from solver.step.work import Learner
 
 
-def levers_of(way: LearnerWay, actors: int, all_servers: int, generation_s: float) -> frozenset[str]:
+def levers_of(way: Learner, actors: int, all_servers: int, generation_s: float) -> frozenset[str]:
     """Return the levers of a way to learn beside a plan of so many actors.
 
     Args:

@@ -3,7 +3,7 @@
 Planning tries thousands of ways on many scenarios. ``merged_totals`` times all of them at once: arrays have one column per way.
 The rules are those of ``schedule_work``: no server idles while an item is ready, and a server that has worked goes
 first. Only here a response is prepared right before it is learned from. Executed steps are always timed exactly
-(``LearnerWay.totals``).
+(``GeneratedStep.step_totals``).
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from functools import lru_cache
 import numpy as np
 
 from rlhfless.simulate.whole_steps.generated import GeneratedStep
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
-from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.model.workload import FloatArray, IntArray
-from solver.step.work import PhaseWork
+from solver.step.work import Learner, StepWork, TokenWork
 
 
 class MergedStep:
@@ -29,7 +27,7 @@ class MergedStep:
             fast, so that the blocks of a large step occupy all servers.
     """
 
-    def __init__(self, generated: GeneratedStep, work: PhaseWork, blocks: int | None = None, together: int = 1) -> None:
+    def __init__(self, generated: GeneratedStep, work: StepWork, blocks: int | None = None, together: int = 1) -> None:
         self.size, self.generation_gpu_s = work.gpus_per_actor, generated.gpu_seconds
         self.makespan_s, self.actors, self.together = generated.makespan_s, len(generated.free_s), together
         self.free_s = _last_of(generated.free_s, together)
@@ -37,7 +35,7 @@ class MergedStep:
         self.unlocked = _blocks(work.unlocked_s(generated.completion_s), [work.prepare_s, work.learn_s], blocks)
 
 
-def merged_totals(cases: Sequence[tuple[MergedStep, LearnerWay]], costs: StepCosts) -> FloatArray:
+def merged_totals(cases: Sequence[tuple[MergedStep, Learner]], costs: TokenWork) -> FloatArray:
     """Return (W, 2) seconds and GPU-seconds of whole steps, each a generation with a way to learn beside it.
 
     The generations have equal numbers of items, and as many servers are counted as one in each.
@@ -50,7 +48,7 @@ def merged_totals(cases: Sequence[tuple[MergedStep, LearnerWay]], costs: StepCos
     return totals
 
 
-def _of_one_kind(cases: Sequence[tuple[MergedStep, LearnerWay]], costs: StepCosts) -> FloatArray:
+def _of_one_kind(cases: Sequence[tuple[MergedStep, Learner]], costs: TokenWork) -> FloatArray:
     """Return the totals where all ways stream, or all overlap preparation only, or none do."""
     place: dict[int, int] = {}
     of = np.array([place.setdefault(id(step), len(place)) for step, _ in cases])
@@ -88,7 +86,7 @@ class _Pools:
     when they are idle again: row 0 and the last row are minus and plus infinity.
     """
 
-    def __init__(self, cases: Sequence[tuple[MergedStep, LearnerWay]], load_s: FloatArray) -> None:
+    def __init__(self, cases: Sequence[tuple[MergedStep, Learner]], load_s: FloatArray) -> None:
         ways = len(cases)
         own = np.array([math.ceil(way.own / step.together) for step, way in cases])
         from_s = np.array([way.from_s for _, way in cases])

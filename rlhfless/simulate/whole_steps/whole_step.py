@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhfless.engine.simulated.engine import SimulatedEngine
-from rlhfless.executor import EngineFactory, StepRecord
+from rlhfless.executor import EngineFactory, StepRecord, phase_work_items
 from rlhfless.scheduling.calibration import calibrated
 from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
 from rlhfless.simulate.drafts import SimulatedDrafts
@@ -31,7 +31,6 @@ from rlhfless.simulate.whole_steps.generation_plans import StepGenerations, scen
 from rlhfless.simulate.whole_steps.generation_way import RANDOM, GenerationWay
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.resized import best_actors
-from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from rlhfless.simulate.whole_steps.step_part import StepPart
 from rlhfless.trace import Trace
 from solver.bounds.clairvoyant import ClairvoyantBound
@@ -40,8 +39,8 @@ from solver.model.drafting import Drafting
 from solver.model.plan import Plan
 from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS, SHARED_PREFILL
 from solver.model.workload import FloatArray
-from solver.step.least_bound import LeastBound
-from solver.step.whole_step_bound import WholeStepBound, whole_step_bound
+from solver.step.bound import WholeStepBound, whole_step_bound
+from solver.step.work import TokenWork
 
 CHECKED_RESPONSES = 60_000
 """A plan that was timed on a part is checked on as many scenarios of the whole step as have about so many responses."""
@@ -57,7 +56,7 @@ class StepVariant:
     """
 
     setting: SimulationConfig
-    costs: StepCosts
+    costs: TokenWork
     levers: frozenset[str]
 
 
@@ -67,14 +66,15 @@ class WholeStep:
     Args:
         logged: the step, with its forecast and its true lengths.
         setting: cluster, latency and admission; its ``drafts`` are not used.
-        costs: preparation, learning, and overheads of the learner.
+        costs: preparation and learning, with what a learner pays.
         variants: other actor sizes and layouts that plans may choose.
 
     Example:
         >>> import rlhfless as rl, solver
-        >>> from rlhfless.simulate import Aim, StepCosts, WholeStep
+        >>> from rlhfless.simulate import Aim, WholeStep
+        >>> from solver.step.work import TokenWork
         >>> planned = rl.load(rl.example(), verbose=False).plan()
-        >>> step = WholeStep(planned.logged, planned.setting, StepCosts(2e-5, 8e-5))
+        >>> step = WholeStep(planned.logged, planned.setting, TokenWork(2e-5, 8e-5))
         >>> choice = step.plan(Aim(time_weight=0.7))
         >>> time_s, gpu_s = step.execute(choice.plan)
         >>> step.bound().gpu_seconds(time_s) <= gpu_s
@@ -82,17 +82,17 @@ class WholeStep:
     """
 
     def __init__(
-        self, logged: LoggedStep, setting: SimulationConfig, costs: StepCosts, variants: Sequence[StepVariant] = ()
+        self, logged: LoggedStep, setting: SimulationConfig, costs: TokenWork, variants: Sequence[StepVariant] = ()
     ) -> None:
         self.logged, self.setting, self.costs = logged, replace(setting, drafts=None), costs
         self.requests = logged.requests()
         self.gpus_per_actor, self.most = setting.cluster.gpus_per_actor, setting.cluster.max_actors
-        self.work = costs.work(logged.truth, self.gpus_per_actor)
+        self.work = costs.of(logged.truth, self.gpus_per_actor)
         predicted = calibrated(*logged.inputs(self.setting)).workload
         lengths = scenario_lengths(predicted)
         limit = logged.truth.max_response_tokens
         self.cases = [with_lengths(predicted, own, limit) for own in lengths]
-        self.works = [costs.work(case, self.gpus_per_actor) for case in self.cases]
+        self.works = [costs.of(case, self.gpus_per_actor) for case in self.cases]
         self.part = StepPart.of(logged, self.setting, costs)
         self._of_part = None if self.part is None else WholeStep(self.part.logged, self.part.setting, self.part.costs)
         self._drafts: dict[int, SimulatedDrafts | None] = {}
@@ -183,12 +183,12 @@ class WholeStep:
         They equal those of ``record``, whose work items run by the same list scheduler.
         """
         step = self.of_plan(plan)
-        return plan.way.totals(step.generated(plan.generation.plan, drafts), step.work, step.costs)
+        return step.generated(plan.generation.plan, drafts).step_totals(step.work, plan.way)
 
     def record(self, plan: WholeStepPlan, drafts: SimulatedDrafts | None = None) -> StepRecord:
         """Return the executor's record of a plan with the true lengths, with preparation and learning as work items."""
         step, own = self.of_plan(plan), plan.generation.plan
-        items = plan.way.items(step.work, step.costs, len(own.actors), step.setting.cluster)
+        items = phase_work_items(step.work, plan.way, step.setting.cluster, len(own.actors))
         engines = step._engines(own, drafts)
         run, number = str(self.logged.rows["run"].iloc[0]), self.logged.step
         return executed_record(own, self.requests, step.setting, step.setting.latency, engines, items, run=run, step=number)
@@ -202,10 +202,9 @@ class WholeStep:
         """Return the generation of a plan on the typical scenario."""
         return executed(plan, requests_of(self.cases[0]), self.setting)
 
-    def bound(self, drafts: SimulatedDrafts | None = None) -> WholeStepBound | LeastBound:
+    def bound(self, drafts: SimulatedDrafts | None = None) -> WholeStepBound:
         """Return a lower bound that holds for every policy and every variant, with these drafts or without drafts."""
-        bounds = [step._own_bound(drafts) for step in self._steps]
-        return bounds[0] if len(bounds) == 1 else LeastBound(bounds)
+        return WholeStepBound.least_of([step._own_bound(drafts) for step in self._steps])
 
     def with_drafts(self, drafts: SimulatedDrafts | None) -> SimulationConfig:
         """Return the setting of the step with these drafts."""
@@ -273,7 +272,7 @@ class WholeStep:
         key = self._key(drafts)
         if key not in self._bounds:
             self._bounds[key] = self._generation_bound(drafts)
-        return whole_step_bound(self._bounds[key], self.work, self.costs.charges)
+        return whole_step_bound(self._bounds[key], self.work)
 
     def _key(self, drafts: SimulatedDrafts | None) -> int:
         """Return the cache key of these drafts. The object is kept alive, so that Python does not reuse its ``id``."""
