@@ -46,8 +46,8 @@ MAIN = {
     "solver.bounds.clairvoyant": ("clairvoyant_bound",),
     "solver.model.step_levers": ("lever_names",),
     "solver.step.cut": ("choose_cut",),
-    "solver.step.least_bound": ("LeastBound",),
-    "solver.step.sized_charges": ("SizedCharges",),
+    "solver.step.bound": ("WholeStepBound.least_of",),
+    "solver.step.charges": ("Charges",),
 }
 """Modules of the main functions, and the functions of each; without a name: the module's own docstring."""
 EACH = [(module, name) for module, names in MAIN.items() for name in names] + [("rlhfless", "")]

@@ -31,7 +31,7 @@ from solver.prefix_sharing.deduplicate import deduplicate
 from solver.step.choose import StepTable, best_of, choose
 from solver.step.cut import choose_cut
 from solver.step.learner import choose_learner
-from solver.step.token_work import TokenWork
+from solver.step.work import TokenWork
 
 WEIGHTS = [0.0, 0.3, 0.7, 1.0]
 LATENCY = LatencyModel(
@@ -83,7 +83,7 @@ def test_a_cut_and_a_learner_are_those_of_the_least_key(weight: float) -> None:
     assert len(followed) > 3
     least = min(objective.key(one.time_s, one.gpu_seconds) for one in followed)
     assert objective.key(cut.time_s, cut.gpu_seconds) == pytest.approx(least)
-    learner = choose_learner(plan, problem, TokenWork(1e-4, 4e-4, unlock="group"))
+    learner = choose_learner(plan, problem, TokenWork(1e-4, 4e-4))
     least = min(objective.key(one.time_s, one.gpu_seconds) for one in learner.candidates)
     assert objective.key(learner.chosen.time_s, learner.chosen.gpu_seconds) == pytest.approx(least)
 

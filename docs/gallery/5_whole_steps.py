@@ -15,7 +15,7 @@ from rlhfless.simulate import fusion_front, simulate_steps
 from solver.layouts import plan_step, ppo
 from solver.pipeline import fused, schedule_pipeline, serial
 from solver.step.cut import choose_cut
-from solver.step.token_work import TokenWork
+from solver.step.work import Learner, TokenWork
 
 cluster = solver.Cluster(2, 8, 1, "h100")
 models = {"actor": "llama2-13b", "reference": "llama2-13b", "critic": "llama2-7b", "reward": "llama2-7b"}
@@ -41,12 +41,12 @@ plots.plot_pipeline({"serial": serial(problem), "fused": schedule_pipeline(probl
 
 # %% plot_step_fusion: learning from finished responses while others are decoded
 planned = rl.load("data/traces/arithmetic-grpo", 16, "l40s-qwen2.5-3b-tp2", verbose=False).plan()
-work = TokenWork(2e-5, 8e-5, unlock="group")
+work = TokenWork(2e-5, 8e-5)
 setting = replace(planned.setting, work=work, objective=solver.Objective(time_weight=1.0))
 plots.plot_step_fusion(simulate_steps([planned.logged], setting, ("rlhfuse+stream",)).traces["rlhfuse+stream"])
 
 # %% Comparison.plot: batch and streamed learning by time and cost
-fusion_front(planned.logged, replace(setting, work=replace(work, learner_gpus=4))).plot()
+fusion_front(planned.logged, replace(setting, learner=Learner(own=2, grows=False, place="freed"))).plot()
 
 # %% plot_cut_surface: when to cut generation, and on how many replicas to go on
 last = setting.problem(planned.logged.truth)

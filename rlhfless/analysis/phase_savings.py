@@ -24,7 +24,7 @@ from rlhfless.analysis.savings import saved_range
 from rlhfless.simulate import SimulationConfig
 from solver.model.workload import FloatArray
 from solver.step.follow import follow
-from solver.step.work import PhaseWork
+from solver.step.work import BESIDE_DECODING, StepWork
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class _LoggedStep:
         Args:
             learns: see ``PhaseSavings``. load_s: after which a waiting replica starts to work.
         """
-        work = PhaseWork(self.prepare_s, self.learn_s * learns, self.group, unlock="group")
-        rows = follow(self.completion_s, np.minimum(self.free_s + load_s, self.generation_s), work).rows
+        work = StepWork(self.prepare_s, self.learn_s * learns, self.group)
+        rows = follow(self.completion_s, np.minimum(self.free_s + load_s, self.generation_s), work, BESIDE_DECODING).rows
         done_s = sum(max(0.0, min(row.end_s, self.generation_s) - row.start_s) for row in rows)
         return done_s / len(self.free_s)
 

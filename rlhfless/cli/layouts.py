@@ -60,7 +60,7 @@ def layouts(options: LayoutsOptions) -> None:
     from rlhfless.analysis import compare_step_plans
     from rlhfless.latency import StepBatch
     from rlhfless.scheduling.dataflow import PUBLISHED_PLANS, published_plans
-    from solver.layouts import StepPlanObjective, plan_step, plan_step_for
+    from solver.layouts import plan_step
 
     if unknown := [name for name in options.compare if name not in PUBLISHED_PLANS]:
         raise InputError(f"--compare names {unknown[0]!r}; choose from {', '.join(PUBLISHED_PLANS)}")
@@ -69,11 +69,7 @@ def layouts(options: LayoutsOptions) -> None:
         options, StepBatch(options.responses, options.prompt_tokens, options.response_tokens, options.mini_batches)
     )
     memory_bytes = options.memory_bytes(costs)
-    weighed = None
-    if options.limit is not None or options.time_weight is not None:
-        objective = StepPlanObjective(options.objective(1.0))
-        weighed = plan_step_for(objective, graph, cluster, costs, memory_bytes=memory_bytes)
-    plan = plan_step(graph, cluster, costs, memory_bytes=memory_bytes) if weighed is None else weighed.plan
+    plan = plan_step(graph, cluster, costs, objective=options.objective(1.0), memory_bytes=memory_bytes)
     names = list(dict.fromkeys(options.compare))
     others = published_plans(names, graph, cluster, costs, memory_bytes=memory_bytes, lower_bound_s=plan.lower_bound_s)
     plans = {**others, OURS: plan}
@@ -85,11 +81,11 @@ def layouts(options: LayoutsOptions) -> None:
     if options.format == "json":
         limit = memory_bytes if math.isfinite(memory_bytes) else None  # JSON has no infinity
         about = {"kind": options.gpu, "models": dict(costs.models), "batch": asdict(costs.batch), "memory_bytes": limit}
-        counted = {} if weighed is None else {"objective": weighed.to_dict()}
+        counted = {} if plan.shortest is None else {"objective": plan.objective_numbers()}
         print_json("rlhfless-layouts", about | counted | _as_json(plans, table) | {"assumptions": assumptions})
     else:
         facts = "; ".join(f"{name} {value}" for name, value in _planned(options, costs).items())
-        print(f"{textwrap.fill(f'Planned: {facts}.', WIDTH)}\n{weighed or plan!r}\n\n{_text(table, options)}")
+        print(f"{textwrap.fill(f'Planned: {facts}.', WIDTH)}\n{plan!r}\n\n{_text(table, options)}")
 
 
 def _planned(options: LayoutsOptions, costs: CallTable) -> dict[str, str]:

@@ -11,7 +11,7 @@ VERSIONS = {
     "rlhfless-plan": 1,
     "rlhfless-simulation": 1,
     "rlhfless-step": 1,
-    "rlhfless-layouts": 1,
+    "rlhfless-layouts": 2,
     "rlhfless-estimate": 1,
     "rlhfless-what-ifs": 1,
     "rlhfless-drafts": 1,

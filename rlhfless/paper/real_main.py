@@ -23,10 +23,8 @@ from rlhfless.plots.palette import GREY, SKY
 from rlhfless.scheduling.dataflow import megatron_plan
 from solver import Cluster
 from solver.layouts import StepPlan, plan_step, ppo
-from solver.layouts.options import CallOptions
-from solver.layouts.schedule import periods_s
-from solver.layouts.search import Search
-from solver.layouts.searched import BOUNDED_PER_EVALUATED
+from solver.layouts.costs import CallOptions
+from solver.layouts.search import BOUNDED_PER_EVALUATED, Search
 
 TITLE = "ReaL's main figure: planned layouts against Megatron's rule"
 UNTUNED = "as modelled"
@@ -109,10 +107,10 @@ def _fifo_s(work: int, plan: StepPlan, cluster: Cluster, costs: CallTable) -> fl
     options = CallOptions.of(ppo(), cluster.gpus, GPUS_PER_NODE, costs)
     layout_of = {call.name: call.layout for call in plan.calls}
     chosen = [of_call.index(layout_of[call.name]) for call, of_call in zip(ppo().calls, options.layouts, strict=True)]
-    search = Search(options, costs.gpu_memory_bytes, order="fifo")
-    search.found.take(np.array([chosen]), periods_s(options, np.array([chosen]), "fifo"), "fifo")
-    search.start(work // BOUNDED_PER_EVALUATED)
-    return search.found.period_s
+    search = Search(options, costs.gpu_memory_bytes)
+    search.take(np.array([chosen]), "fifo")
+    search.descend(search.fastest, work // BOUNDED_PER_EVALUATED, "fifo")
+    return search.found.value
 
 
 def summary(numbers: Numbers) -> pd.DataFrame:

@@ -26,7 +26,7 @@ from rlhfless.plots.palette import BOUND
 from solver import Cluster, Objective, PlanningProblem, Workload, random_split
 from solver.model.plurals import counted
 from solver.step.cut import choose_cut
-from solver.step.token_work import TokenWork
+from solver.step.work import Learner, TokenWork
 
 TITLE_CUT = "RLHFuse's cut: latency over the share of the batch at which responses migrate"
 PRINTED_BEST = 0.2  # share, reported as best
@@ -89,8 +89,8 @@ def _curve(profile: str, actors: int, shares: Sequence[float], workload: Workloa
     size = latency.gpus_per_actor
     problem = PlanningProblem(workload, Cluster(actors, size, size), latency, Objective(1.0))
     plan = random_split(problem, actors=actors, seed=seed)
-    work = TokenWork(passes * latency.prefill_per_token_s, 0.0, "batch")
-    cut = choose_cut(plan, problem, work, shares=shares, followed=None)
+    work = TokenWork(passes * latency.prefill_per_token_s, 0.0)
+    cut = choose_cut(plan, problem, work, Learner(overlaps=True), shares=shares, followed=None)
     prepare_s = float(work.of(workload, size).prepare_s.sum()) / actors
     return pd.DataFrame(
         [(one.share, one.keep, one.time_s, plan.makespan_s, prepare_s) for one in cut.candidates if np.isfinite(one.time_s)],

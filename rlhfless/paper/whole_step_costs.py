@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from rlhfless.latency import CallTable, StepBatch, generation_latency
 from rlhfless.paper.machine import KEPT_PER_DOUBLING, TRAINED_MODELS, Machine
-from rlhfless.simulate import SimulationConfig, StepCosts
+from rlhfless.simulate import SimulationConfig
 from rlhfless.simulate.whole_steps.whole_step import StepVariant
 from solver.model.latency import LatencyModel
 from solver.model.step_levers import ACTOR_SIZE
 from solver.model.workload import Workload
-from solver.step.learner_charges import LearnerCharges
-from solver.step.sized_charges import SizedCharges
+from solver.step.charges import Charges
+from solver.step.work import TokenWork
 
 UNLOCKS = {"PPO": "response", "GRPO": "group"}
 """What learning of a response waits for: GRPO's advantages need all samples of a prompt."""
@@ -44,7 +44,7 @@ class ChargeOptions:
     link_bytes_per_s: float = 20e9
 
 
-def step_costs(machine: Machine, algorithm: str, options: ChargeOptions) -> StepCosts:
+def step_costs(machine: Machine, algorithm: str, options: ChargeOptions) -> TokenWork:
     """Return the costs of whole steps on a machine, for ``PPO`` or ``GRPO``.
 
     Seconds per token at full speed are those of ``Machine.phases``. Weight sync to the actors is in their latency profile.
@@ -53,15 +53,15 @@ def step_costs(machine: Machine, algorithm: str, options: ChargeOptions) -> Step
     servers, trained = learner // gpus, TRAINED_MODELS[algorithm] * machine.parameters
     per_token = machine.phases(algorithm, 1.0)
     loaded = trained * (options.weight_bytes / gpus + options.optimizer_bytes / learner)
-    charges = LearnerCharges(
-        servers, options.loss_per_doubling, loaded / options.load_bytes_per_s,
+    charges = Charges.by_formula(
+        machine.gpus // gpus, servers, options.loss_per_doubling, loaded / options.load_bytes_per_s,
         trained * options.weight_bytes / gpus / options.link_bytes_per_s,
     )  # fmt: skip
-    return StepCosts(per_token.prepare_s * servers, per_token.learn_s * servers, UNLOCKS[algorithm], charges, servers)
+    return TokenWork(per_token.prepare_s * servers, per_token.learn_s * servers, UNLOCKS[algorithm], charges)
 
 
 def size_variants(
-    machine: Machine, costs: StepCosts, setting: SimulationConfig, predicted: Workload
+    machine: Machine, costs: TokenWork, setting: SimulationConfig, predicted: Workload
 ) -> tuple[StepVariant, ...]:
     """Return a variant for every other size of actors that the table of measured operators has.
 
@@ -98,20 +98,14 @@ def _with_starts(model: LatencyModel, own: LatencyModel) -> LatencyModel:
     )  # fmt: skip
 
 
-def _costs_of_size(costs: StepCosts, own_gpus: int, size: int, gpus: int) -> StepCosts:
+def _costs_of_size(costs: TokenWork, own_gpus: int, size: int, gpus: int) -> TokenWork:
     """Return costs per server of another size; a learner has whole servers of the own size."""
     charges = []
     for servers in range(1, gpus // size + 1):
         own_servers, left = divmod(servers * size, own_gpus)
-        charges.append(
-            (math.inf,) * 3
-            if left
-            else (costs.charges.slower(own_servers), costs.charges.finish_s(own_servers), costs.charges.loading_s(own_servers))
-        )
-    slower, finish_s, loading_s = zip(*charges, strict=True)
+        charges.append((math.inf,) * 3 if left else costs.charges.of_size(own_servers))
     return replace(
         costs, prepare_per_token_s=costs.prepare_per_token_s * own_gpus / size,
         learn_per_token_s=costs.learn_per_token_s * own_gpus / size,
-        charges=SizedCharges(tuple(slower), tuple(finish_s), tuple(loading_s)),
-        naive_servers=max(1, costs.naive_servers * own_gpus // size),
+        charges=Charges(*zip(*charges, strict=True)),
     )  # fmt: skip

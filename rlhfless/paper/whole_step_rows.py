@@ -14,7 +14,7 @@ import numpy as np
 from rlhfless.paper.machine import Machine
 from rlhfless.paper.runs import WEIGHT
 from rlhfless.scheduling.baselines import Static
-from rlhfless.simulate import STRONG, WEAK, DrawnDrafts, LoggedStep, SimulationConfig, StepCosts, WholeStep
+from rlhfless.simulate import STRONG, WEAK, DrawnDrafts, LoggedStep, SimulationConfig, WholeStep
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps import published
 from rlhfless.simulate.whole_steps.generated import executed, requests_of
@@ -26,6 +26,7 @@ from solver.bounds.bound_over_time import BoundOverTime
 from solver.model.objective import Objective
 from solver.model.step_levers import ACTOR_SIZE
 from solver.model.workload import FloatArray
+from solver.step.work import TokenWork
 
 OBJECTIVE = Objective(WEIGHT)  # by which elastic plain is sized and levers are counted
 MARGIN = 0.02  # by which plans aim at more than a speed, as forecasts are wrong
@@ -64,7 +65,7 @@ class StepToCompare:
     machine: Machine
     step: WholeStep
     setting: SimulationConfig
-    costs: StepCosts
+    costs: TokenWork
     logged: LoggedStep
     seed: int
     with_drafts: bool
@@ -73,22 +74,23 @@ class StepToCompare:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Return rows with ``part`` (``system``, ``lever``, ``stage``, ``bound``) and the columns of each; see the figure."""
-        step, costs, own = self.step, self.costs, self.step.own
+        step, own, servers = self.step, self.step.own, self.machine.learner_gpus // self.machine.latency.gpus_per_actor
         static = Static(self.machine.static_actors, hold="generation").plan(*self.logged.inputs(self.setting))
         free = self.machine.gpus - self.machine.learner_gpus
         requests = self.logged.requests()
-        naive = published.naive(executed(static, requests, self.setting), own.work, costs, free)
+        naive = published.naive(executed(static, requests, self.setting), own.work, servers, free)
         forecast_s = np.array([
-            published.naive(expected(static, case, self.setting, self.setting.latency), work, costs, free)[0]
+            published.naive(expected(static, case, self.setting, self.setting.latency), work, servers, free)[0]
             for case, work in zip(own.cases, own.works, strict=True)
         ])  # fmt: skip
         fair = step.plain(OBJECTIVE)
         yield self._system("naive", naive)
         yield self._system("elastic", step.execute(step.plain(OBJECTIVE, prefix_caching=False).plan))
         yield self._system(FAIR, step.execute(fair.plan))
-        given = self.logged, self.setting, costs, requests, own.work
-        yield self._system("rlhfless", published.rlhfless(*given))
-        yield self._system("rlhfuse", published.rlhfuse(*given, self.machine.static_actors))
+        given = self.logged, self.setting, requests, own.work
+        yield self._system("rlhfless", published.rlhfless(*given, servers))
+        fused = published.rlhfuse(*given, servers, costs=self.costs, actors=self.machine.static_actors)
+        yield self._system("rlhfuse", fused)
         yield self._system("real", published.layouts(*given, (requests_of(own.cases[0]), own.works[0])))
         speeds = {name: Objective(deadline_s=1 / (speed * (1 + MARGIN))) for name, speed in SPEEDUPS.items()}
         aims: dict[str, Aim] = {
@@ -102,7 +104,7 @@ class StepToCompare:
         for name, drafts in kinds.items():
             if drafts is not None:
                 drafted = replace(self.setting, drafts=drafts)
-                yield self._system("rlhfspec", published.drafts_only(self.logged, drafted, *given[2:]), name)
+                yield self._system("rlhfspec", published.drafts_only(self.logged, drafted, *given[2:], servers), name)
             bound = step.bound(drafts) if drafts is None or self.bounds_with_drafts else None
             for aim_name, (objective, relative_to) in aims.items():
                 if drafts is not None and aim_name in EXTRA_AIMS:  # points between the others

@@ -5,7 +5,7 @@ The types are those of the solver (problem, forecast, plan); engines, logs and r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rlhfless.errors import UserError
@@ -16,7 +16,7 @@ from solver.model.errors import PlanningError, as_given, check_flags
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem, check_problem
-from solver.step.token_work import TokenWork
+from solver.step.work import Learner, TokenWork
 
 
 class PolicyError(UserError, ValueError):
@@ -33,7 +33,7 @@ class PlanningOptions:
             of the workload.
         acceptance: expected acceptance of drafted tokens, for policies with speculative decoding; None if unknown.
         work: preparation and learning per token, for policies that overlap them with generation; None if they are not part of
-            the step.
+            the step. learner: on which GPUs they run.
         sizes: latency models of actors of other sizes (same language model and GPUs), which policy ``solver`` may also start.
         static: the plan of policy ``solver`` for the same problem, if it has been made already, for policies that start from
             it.
@@ -47,6 +47,7 @@ class PlanningOptions:
     forecast: LengthForecast | None = None
     acceptance: Acceptance | None = None
     work: TokenWork | None = None
+    learner: Learner = field(default_factory=Learner)
     sizes: tuple[LatencyModel, ...] = ()
     static: Plan | None = None
 
@@ -60,7 +61,9 @@ class PlanningOptions:
                 f"acceptance is {as_given(self.acceptance)}; an Acceptance (solver.model.acceptance) or None is needed"
             )
         if not isinstance(self.work, TokenWork | None):
-            raise PlanningError(f"work is {as_given(self.work)}; a TokenWork (solver.step.token_work) or None is needed")
+            raise PlanningError(f"work is {as_given(self.work)}; a TokenWork (solver.step.work) or None is needed")
+        if not isinstance(self.learner, Learner):
+            raise PlanningError(f"learner is {as_given(self.learner)}; a Learner (solver.step.work) is needed")
         if not isinstance(self.sizes, tuple) or not all(isinstance(model, LatencyModel) for model in self.sizes):
             raise PlanningError(f"sizes is {as_given(self.sizes)}; a tuple of LatencyModels is needed")
 

@@ -151,8 +151,8 @@ class RLHFuse:
         if not self.threshold_share:
             return plan
         if options.work is not None:
-            unlock = "batch" if self.fuse == "prepare" else options.work.unlock
-            cut = choose_cut(plan, problem, replace(options.work, unlock=unlock))
+            learner = replace(options.learner, overlaps=True, streams=self.fuse == "learn")
+            cut = choose_cut(plan, problem, options.work, learner)
             if not cut.share:
                 return plan
             threshold, keep = cut.threshold, cut.keep

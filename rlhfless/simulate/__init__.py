@@ -14,13 +14,12 @@ from rlhfless.simulate.steps import LoggedStep, SimulationConfig, checked_steps,
 from rlhfless.simulate.traces import policy_metrics
 from rlhfless.simulate.variants import simulate_variants
 from rlhfless.simulate.whole_steps.lever_tables import lever_savings, lever_stages, savings_of
-from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from rlhfless.simulate.whole_steps.step_of_calls import StepOfCalls, step_of_calls
 from rlhfless.simulate.whole_steps.whole_step import WholeStep
 
 __all__ = [
     "STRONG", "WEAK", "BoundOfSizes", "Comparison", "DrawnDrafts", "LoggedStep", "SimulatedDrafts",
-    "SimulationConfig", "SimulationInterrupted", "StepCosts", "StepOfCalls", "WholeStep", "bound_of_plan", "checked_steps",
+    "SimulationConfig", "SimulationInterrupted", "StepOfCalls", "WholeStep", "bound_of_plan", "checked_steps",
     "draft_fronts", "execute_steps", "fusion_front", "lever_savings", "lever_stages", "logged_steps", "policy_metrics",
     "savings_of", "simulate", "simulate_steps", "simulate_variants", "step_of_calls", "streaming",
 ]  # fmt: skip

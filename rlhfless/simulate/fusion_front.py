@@ -20,8 +20,8 @@ from rlhfless.simulate.variants import Policy, at_time_weights, on_fronts, simul
 
 POLICIES = policy_names("simple")
 TIME_WEIGHTS = (0.3, 0.6, 0.8, 0.9, 0.95, 1.0)
-LEARNING = {"batch": "none", "stream": "learn"}
-"""Ways to learn, and what overlaps with decoding in each."""
+LEARNING = {"batch": False, "stream": True}
+"""Ways to learn, and whether preparation and learning overlap with decoding in each."""
 CURVE_POINTS = 60
 WHATEVER = "whatever overlaps"
 """Name of the bound's curve."""
@@ -37,8 +37,7 @@ def fusion_front(
 
     Args:
         logged: the step, such as ``run.plan().logged``.
-        setting: its ``work`` states the seconds of preparation and learning and, with ``learner_gpus``, which GPUs are held for
-            them.
+        setting: its ``work`` states the seconds of preparation and learning, its ``learner`` which GPUs are held for them.
         policies: names or objects, except policies that decide themselves what overlaps (``rlhfuse``, ``stream``).
 
     Returns:
@@ -47,30 +46,29 @@ def fusion_front(
         curve is a lower bound on the GPU-seconds of the step, ``whatever overlaps``.
 
     Raises:
-        InputError: the setting has no ``work``, its work cannot stream, or there is no time weight.
+        InputError: the setting has no ``work``, or there is no time weight.
         PolicyError: a policy is unknown, or there is none.
         PlanningError: the step cannot be planned, or a time weight is none.
 
     Example:
         >>> import dataclasses, rlhfless as rl
         >>> from rlhfless.simulate import fusion_front
-        >>> from solver.step.token_work import TokenWork
+        >>> from solver.step.work import TokenWork
         >>> planned = rl.load(rl.example(), verbose=False).plan()
-        >>> setting = dataclasses.replace(planned.setting, work=TokenWork(2e-5, 8e-5, unlock="group"))
+        >>> setting = dataclasses.replace(planned.setting, work=TokenWork(2e-5, 8e-5))
         >>> fusion_front(planned.logged, setting, ["random"], [0.5]).table["learning"].tolist()
         ['batch', 'stream']
     """
     if setting.work is None:
         raise InputError("the setting says nothing of preparation and learning; work is needed, such as TokenWork(2e-5, 8e-5)")
-    if setting.work.unlock == "batch":
-        raise InputError("unlock of the work is 'batch', which never streams; 'group' or 'response' is needed")
     own = [name for name in map(as_policy, policies) if hasattr(name, "fuse")]
     if own:
         raise InputError(f"policy {own[0].name!r} decides itself what overlaps with decoding; another one is needed")
     variants: dict[str, tuple[SimulationConfig, Policy]] = {}
     learning_of: dict[str, str] = {}
-    for learning, fuse in LEARNING.items():
-        of_way = at_time_weights(replace(setting, fuse=fuse), policies, time_weights, f", {learning}")
+    for learning, overlaps in LEARNING.items():
+        learner = replace(setting.learner, overlaps=overlaps, streams=overlaps)
+        of_way = at_time_weights(replace(setting, learner=learner), policies, time_weights, f", {learning}")
         variants |= of_way
         learning_of |= dict.fromkeys(of_way, learning)
     found = simulate_variants([logged], variants)
@@ -81,7 +79,7 @@ def fusion_front(
     table = table.assign(
         on_front=on_fronts(table, "learning"), bound_gpu_seconds=[bound.gpu_seconds(float(t)) for t in table["time_s"]]
     )
-    times = np.geomspace(0.9 * bound.time_s, 1.1 * float(table["time_s"].max()), CURVE_POINTS)
+    times = np.geomspace(0.9 * bound.shortest_s(), 1.1 * float(table["time_s"].max()), CURVE_POINTS)
     curve = pd.DataFrame({"time_s": times, "gpu_seconds": [bound.gpu_seconds(float(t)) for t in times]})
     return replace(found, table=table, curves={WHATEVER: curve}, times=f"profile {setting.latency.name}")
 

@@ -15,7 +15,7 @@ from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
 from solver.bounds.headroom import curve
 from solver.model.objective import NonGenerationPhases, Objective
-from solver.step.bound import StepBound
+from solver.step.bound import WholeStepBound
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,18 @@ class RowBound:
     """Lower bound on the schedules of one step that are like a simulated one: with its drafts, and its sizes of actors.
 
     Attributes:
-        bound: on GPU-seconds within a time, of generation or, as ``StepBound``, of the whole step.
-        phases: that generation does not include; none for a ``StepBound``.
+        bound: on GPU-seconds within a time, of generation or, as ``WholeStepBound``, of the whole step.
+        phases: that generation does not include; none for a ``WholeStepBound``.
     """
 
-    bound: ClairvoyantBound | BoundOfSizes | DraftedClairvoyantBound | StepBound
+    bound: ClairvoyantBound | BoundOfSizes | DraftedClairvoyantBound | WholeStepBound
     phases: NonGenerationPhases
 
     def least(self, time_weight: float) -> float:
         """Return a lower bound on ``T^w C^(1-w)`` of the step, in seconds and GPU-seconds."""
         if isinstance(self.bound, BoundOfSizes):
             return min(RowBound(bound, self.phases).least(time_weight) for bound in self.bound.bounds)
-        shortest_s = self.bound.time_s if isinstance(self.bound, StepBound) else self.bound.shortest_s()
-        found = curve(shortest_s, self.bound.gpu_seconds)
+        found = curve(self.bound.shortest_s(), self.bound.gpu_seconds)
         # Between two times of the curve no schedule is below the earlier time with the later cost.
         least_gpu_s = np.append(found.gpu_s[1:], found.min_gpu_s)
         held_gpu_s = self.phases.learner_gpus * (found.time_s + self.phases.seconds)

@@ -37,7 +37,7 @@ from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
 from solver.model.objective import NonGenerationPhases
 from solver.model.plan import Plan
-from solver.step.bound import StepBound
+from solver.step.bound import WholeStepBound
 
 
 def simulate(
@@ -286,7 +286,7 @@ def _bound_columns(
     setting: SimulationConfig,
     record: StepRecord,
     bound: ClairvoyantBound | BoundOfSizes | DraftedClairvoyantBound | None,
-    whole: StepBound | None,
+    whole: WholeStepBound | None,
 ) -> dict[str, Any]:
     """Return the lower bound on GPU-seconds at the record's own time, and what it is."""
     if bound is None:
@@ -306,7 +306,7 @@ def _bound_columns(
 def _row_bound(
     setting: SimulationConfig,
     bound: ClairvoyantBound | BoundOfSizes | DraftedClairvoyantBound | None,
-    whole: StepBound | None,
+    whole: WholeStepBound | None,
 ) -> RowBound | None:
     """Return the bound of ``_bound_columns`` at every time; None where it is unknown."""
     if bound is None:

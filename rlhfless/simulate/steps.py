@@ -34,11 +34,10 @@ from solver.model.offers import Latencies
 from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem
 from solver.model.workload import Workload
-from solver.step.token_work import TokenWork
+from solver.step.work import Learner, TokenWork
 
 SCENARIOS = 8  # samples of lengths, around the predictions, that plans are timed with
-FUSIONS = ("none", "prepare", "learn")  # what of preparation and learning overlaps with decoding
-LEARNER_STARTS = ("step", "needed")
+LEARNER_STARTS = ("given", "needed")
 MAX_NEW_PROMPTS = 0.5  # a step with a larger share of prompts that were never seen has no history
 
 
@@ -58,10 +57,10 @@ class SimulationConfig:
         effects: faults and delays of actors. Each step draws its own outages and delays. Plans do not account for them.
         drafts: which drafted tokens are accepted, for policies with speculative decoding; None: such policies are refused.
         work: preparation and learning per token, which run inside the step, in place of the constants of ``phases``.
-        fuse: what of ``work`` overlaps with decoding, under policies that do not decide it themselves: ``none``, ``prepare`` or
-            ``learn`` (``rlhfless.simulate.fused_steps``).
-        learner_start: when the learner's GPUs of ``work`` are allocated; they are held to the end. For the whole ``step``, or
-            when they are ``needed`` by the predicted lengths (``latest_start``).
+        learner: where and when ``work`` runs. What overlaps with decoding is as it says under policies that do not decide that
+            themselves.
+        learner_start: when the learner's own GPUs are allocated; they are held to the end. At ``from_s`` of ``learner``
+            (``given``), or when they are ``needed`` by the predicted lengths (``latest_start``).
         bound_work: limit on the counted work for the lower bound of each step (``solver.bounds.exact_clairvoyant``); 0: only
             the closed form.
         executions: cache of plans and executions that several comparisons on the same steps share; None: no cache.
@@ -87,8 +86,8 @@ class SimulationConfig:
     effects: Effects | None = None
     drafts: SimulatedDrafts | None = None
     work: TokenWork | None = None
-    fuse: str = "none"
-    learner_start: str = "step"
+    learner: Learner = field(default_factory=Learner)
+    learner_start: str = "given"
     bound_work: int = WORK_OF_ONE_BOUND // 5  # results have dozens of steps
     executions: Executions | None = field(default=None, compare=False, repr=False)
 
@@ -103,22 +102,22 @@ class SimulationConfig:
         """Refuse work beside decoding that has no place."""
         if not isinstance(self.work, TokenWork | None):
             raise InputError(f"work is {as_given(self.work)}; TokenWork(...) or None is needed")
-        if self.fuse not in FUSIONS:
-            raise InputError(f"fuse {as_given(self.fuse)} is unknown; choose one of {', '.join(FUSIONS)}")
+        if not isinstance(self.learner, Learner):
+            raise InputError(f"learner is {as_given(self.learner)}; a Learner (solver.step.work) is needed")
         if self.learner_start not in LEARNER_STARTS:
             raise InputError(
                 f"learner_start {as_given(self.learner_start)} is unknown; choose one of {', '.join(LEARNER_STARTS)}"
             )
-        if self.learner_start == "needed" and (self.work is None or not self.work.learner_gpus):
-            raise InputError("learner_start is 'needed', but no GPUs are the learner's alone; give work with learner_gpus")
-        if self.work is None and self.fuse != "none":
-            raise InputError(f"fuse is {self.fuse!r}, but there is no work to fuse; give seconds per token as work")
+        if self.work is None and self.learner != Learner():
+            raise InputError("learner is given, but there is no work to learn from; give seconds per token as work")
+        if self.learner_start == "needed" and not self.learner.own:
+            raise InputError("learner_start is 'needed', but no GPUs are the learner's alone; give a learner with own servers")
         if self.work is not None and self.phases != NonGenerationPhases():
             raise InputError("work and phases are given together; give seconds per token or constants of a step, not both")
-        if self.fuse != "none" and self.hold == "step":
+        if (self.learner.overlaps or self.learner.streams) and self.hold == "step":
             raise InputError(
-                f"fuse is {self.fuse!r}, but policy static holds its GPUs until the end of the step, so none are released "
-                "early; choose hold 'generation'"
+                "the learner overlaps with decoding, but policy static holds its GPUs until the end of the step, so none are "
+                "released early; choose hold 'generation'"
             )
 
     @property
@@ -200,7 +199,12 @@ class LoggedStep:
         forecast, seed = None if clairvoyant else self.forecast, setting.seed + self.step
         acceptance = None if setting.drafts is None else setting.drafts.expected(self.step)
         return problem, PlanningOptions(
-            seed=seed, forecast=forecast, acceptance=acceptance, work=setting.work, sizes=setting.sizes
+            seed=seed,
+            forecast=forecast,
+            acceptance=acceptance,
+            work=setting.work,
+            learner=setting.learner,
+            sizes=setting.sizes,
         )
 
     def requests(self) -> Requests:

@@ -264,8 +264,7 @@ def resolve(
             ) from error
         raise
     if overrides.step_plan is not None:
-        drafts = drafting is not None
-        check_step_plan(overrides.step_plan, config, cluster, latency, on_pool=pool is not None, drafts=drafts)
+        check_step_plan(overrides.step_plan, config, cluster, latency, on_pool=pool is not None)
     meta = meta_of(config, cluster, planner, device) | overrides.given_in_python() | ({} if pool is None else pool.meta)
     given = overrides.task or overrides.dataset
     meta["run"] = config.task.name if given is None else given.name

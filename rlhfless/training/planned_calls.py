@@ -5,9 +5,6 @@ depend on the plan, and only the virtual clock does. Generation is planned for t
 what its engines take. When it is over, the other calls take their planned seconds, by the arithmetic of the planner. At the end
 of the step the weights are sent to where the next step's calls need them. The next step starts after all of it: a call that the
 plan runs beside the next generation is waited for.
-
-Calls that are planned in parts follow the responses of this step: parts start when those of their prompt are complete and GPUs
-are free, also while others decode. Only the clock does so; the loop still computes them after generation.
 """
 
 from __future__ import annotations
@@ -16,36 +13,28 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from rlhfless.executor import StepRecord
-from rlhfless.executor.dataflow.rows import write_call, write_part, write_reallocation
+from rlhfless.executor.dataflow.rows import write_call, write_reallocation
 from rlhfless.executor.dataflow.run import check_plan_cluster
 from rlhfless.training.config import TrainConfig, TrainError
+from solver.layouts.costs import CallOptions
 from solver.layouts.graph import GENERATE, TRAIN, Call
-from solver.layouts.lever_plan import parts_of_plan
-from solver.layouts.options import CallOptions
-from solver.layouts.parts_schedule import WHOLE
-from solver.layouts.plan import PlannedCall, StepPlan
-from solver.layouts.plan_times import GeneratedTimes, one_step_times, options_of
+from solver.layouts.plan import GeneratedTimes, PlannedCall, StepPlan, one_step_times, options_of
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem
-from solver.model.step_levers import DRAFTS
 
 Held = tuple[range, float]  # GPUs, and when they were given back
 PLANNED_CLOCK = "step plan"  # the source of seconds, in details of spans
 
 
-def check_step_plan(
-    plan: StepPlan, config: TrainConfig, cluster: Cluster, latency: LatencyModel, *, on_pool: bool, drafts: bool = False
-) -> None:
+def check_step_plan(plan: StepPlan, config: TrainConfig, cluster: Cluster, latency: LatencyModel, *, on_pool: bool) -> None:
     """Refuse a step plan that does not charge this run.
 
     Args:
-        on_pool: the run is on the wall clock. drafts: it decodes with drafts.
+        on_pool: the run is on the wall clock.
 
     Raises:
         PlanningError: it is no plan, or one for another cluster.
@@ -63,26 +52,12 @@ def check_step_plan(
     for name, usual in decided.items():
         if getattr(hardware, name) != usual:
             raise TrainError(f"cluster.{name} is {getattr(hardware, name)!r}, but a step plan decides that; leave it out")
-    _check_levers(plan, config.rollout.prompts_per_step, drafts=drafts)
     tp = generate_call(plan).layout.strategy.tp
     if tp != latency.gpus_per_actor:
         raise TrainError(
             f"the step plan generates with tp {tp}, but an actor of profile {latency.name!r} has "
             f"{counted(latency.gpus_per_actor, 'GPU')}; give a profile of {tp}"
         )
-
-
-def _check_levers(plan: StepPlan, prompts: int, *, drafts: bool) -> None:
-    """Refuse a plan whose levers this run does not have."""
-    if plan.uses(DRAFTS) != drafts:
-        planned, run = ("with drafts", "without") if plan.uses(DRAFTS) else ("without drafts", "with them")
-        raise TrainError(f"the step plan generates {planned}, but the run {run}; plan the step as the run decodes")
-    for call in plan.calls:
-        if call.parts is not None and len(call.parts.part_s) != prompts:
-            raise TrainError(
-                f"call {call.name!r} of the step plan has parts of {counted(len(call.parts.part_s), 'prompt')}, but a step of "
-                f"the run has {prompts}; plan the step for as many prompts"
-            )
 
 
 def generate_call(plan: StepPlan) -> PlannedCall:
@@ -129,8 +104,6 @@ def record_planned_calls(record: StepRecord, plan: StepPlan, cluster: Cluster, l
     Args:
         learned: details of the span of training: the algorithm's numbers.
     """
-    if any(call.parts is not None for call in plan.calls):
-        return record_planned_parts(record, plan, cluster, learned)
     options = options_of(plan, {generate_call(plan).name: GeneratedTimes(0.0, ())}, reallocates=False)
     times = one_step_times(options, plan)
     calls, graph = {call.name: call for call in plan.calls}, plan.dataflow
@@ -146,40 +119,6 @@ def record_planned_calls(record: StepRecord, plan: StepPlan, cluster: Cluster, l
         held.append((_gpus(calls[call.name]), end_s))
     _record_moves(record, plan, cluster, options, held, ended_s)
     record.close(max([generated_s, *(end_s for _, end_s in held)]))
-
-
-def record_planned_parts(record: StepRecord, plan: StepPlan, cluster: Cluster, learned: Mapping[str, Any]) -> None:
-    """Add the calls of a plan that has some in parts; arguments are those of ``record_planned_calls``."""
-    generate = generate_call(plan)
-    prompt_of = [at if request.prompt is None else request.prompt for at, request in enumerate(record.requests)]
-    group = np.unique(prompt_of, return_inverse=True)[1]
-    complete_s = np.zeros(int(group.max()) + 1)
-    np.maximum.at(complete_s, group, [record.completions[at].time_s - record.start_s for at in range(len(group))])
-    release_s = dict.fromkeys(_gpus(generate), 0.0)
-    for row in record.allocations:
-        for gpu in row["gpu_ids"]:
-            release_s[gpu] = max(release_s[gpu], row["end_s"] - record.start_s)
-    took = GeneratedTimes(float(complete_s.max()), tuple(release_s[gpu] for gpu in _gpus(generate)))
-    options = options_of(plan, {generate.name: took}, reallocates=False)
-    times = parts_of_plan(options, plan, {generate.name: complete_s}).times(1)
-    calls, graph = {call.name: call for call in plan.calls}, plan.dataflow
-    held, ended_s = [(range(gpu, gpu + 1), record.start_s + at_s) for gpu, at_s in release_s.items()], dict[str, float]()
-    for node, (task, part) in enumerate(zip(times.task.tolist(), times.part.tolist(), strict=True)):
-        if task >= len(graph.calls):
-            continue
-        call, gpus = graph.calls[task], times.gpus[node][0].tolist()
-        begin_s, end_s = (float(record.start_s + of[0, node, 0]) for of in (times.start_s, times.end_s))
-        ended_s[call.name] = max(end_s, ended_s.get(call.name, 0.0))
-        if call.kind == GENERATE:
-            continue
-        detail = _detail(call, plan, learned)
-        if part == WHOLE:
-            write_call(record, calls[call.name], cluster, begin_s, end_s, detail)
-        else:
-            write_part(record, calls[call.name], cluster, gpus, begin_s, end_s, part, detail)
-        held += [(range(gpu, gpu + 1), end_s) for gpu in gpus]
-    _record_moves(record, plan, cluster, options, held, ended_s)
-    record.close(max([record.end_s, *(end_s for _, end_s in held)]))
 
 
 def _record_moves(

@@ -14,9 +14,9 @@ from rlhfless.training.config import PpoConfig, TrainConfig
 from rlhfless.training.step_learning import LearningParts
 from solver.model.objective import Objective
 from solver.model.problem import PlanningProblem
-from solver.step.late_start import LateStart, latest_start
-from solver.step.learner import LearnerPlan, choose_learner, speed_up
-from solver.step.token_work import TokenWork
+from solver.step.charges import Charges, slowdown
+from solver.step.learner import LateStart, LearnerPlan, choose_learner, latest_start
+from solver.step.work import BESIDE_DECODING, Learner, TokenWork
 
 
 @dataclass(frozen=True)
@@ -51,41 +51,42 @@ def step_learner(parts: LearningParts) -> StepLearner:
 def _planned(parts: LearningParts) -> StepLearner:
     """Return the learner that the solver chooses."""
     options = parts.config.cluster
-    freed, loss = options.engine != "vllm", options.learner_loss_per_doubling
-    plan = choose_learner(parts.plan, _problem(parts), _work(parts), freed=freed, loss_per_doubling=loss)
-    chosen = plan.chosen
-    found = _servers(parts, chosen.gpus, chosen.from_s, chosen.grows, hold="step")
-    return replace(found, streams=chosen.learning == "stream", plan=plan)
+    plan = choose_learner(parts.plan, _problem(parts), _work(parts), released=options.engine != "vllm")
+    return replace(_servers(parts, plan.chosen.learner, hold="step"), streams=plan.chosen.learner.streams, plan=plan)
 
 
 def _given(parts: LearningParts, own: int) -> StepLearner:
-    """Return a learner with the GPUs of the options."""
+    """Return a learner with so many GPUs: a server for the GPUs of each actor if it grows, else one server."""
     options, size = parts.config.cluster, _size(parts)
     grows, hold = options.learner_grows, "step" if options.learner_start == "step" else "work"
+    learner = replace(BESIDE_DECODING, own=own // size if grows else 1, grows=grows)
 
-    def made(from_s: float) -> StepLearner:
+    def made(learner: Learner) -> StepLearner:
         if grows:
-            return _servers(parts, own, from_s, grows, hold)
-        return StepLearner(_alone(parts, own, from_s, hold), speed_up(own / size, options.learner_loss_per_doubling))
+            return _servers(parts, learner, hold)
+        speed = own / size / slowdown(own / size, options.learner_loss_per_doubling)
+        return StepLearner(_alone(parts, own, learner.from_s, hold), speed)
 
-    found = made(0.0)
+    found = made(learner)
     if options.learner_start != "needed":
         return found
-    work = _work(parts, 1.0 if parts.on_pool else found.speed, own, grows)
-    late = latest_start(parts.plan, _problem(parts), work, gpus_per_server=size if grows else own, whole_groups=True)
-    return replace(made(late.from_s), late=late)
+    work = _beside_actors(parts, 1.0 if parts.on_pool else found.speed, learner.servers(len(parts.plan.actors)))
+    gpus = size if grows else own
+    late = latest_start(parts.plan, _problem(parts), work, learner, gpus_per_server=gpus, whole_groups=True)
+    return replace(made(replace(learner, from_s=late.from_s)), late=late)
 
 
-def _servers(parts: LearningParts, own: int, from_s: float, grows: bool, hold: str) -> StepLearner:
+def _servers(parts: LearningParts, learner: Learner, hold: str) -> StepLearner:
     """Return a learner with a server for the GPUs of each actor."""
-    options, size = parts.config.cluster, _size(parts)
-    load_s, servers = options.learner_load_s, own // size + (len(parts.plan.actors) if grows else 0)
+    options = parts.config.cluster
+    load_s, servers = options.learner_load_s, learner.servers(len(parts.plan.actors))
     gpus = WorkGpus("learner", load_s=load_s)
-    if own:
+    if learner.own:
         gpus = WorkGpus.beside(
-            parts.cluster, "learner", size, servers=own // size, uses_released=grows, hold=hold, from_s=from_s, load_s=load_s
-        )
-    return StepLearner(gpus, speed_up(servers, options.learner_loss_per_doubling) / servers, servers)
+            parts.cluster, "learner", _size(parts), servers=learner.own, uses_released=learner.grows, hold=hold,
+            from_s=learner.from_s, load_s=load_s,
+        )  # fmt: skip
+    return StepLearner(gpus, 1 / slowdown(servers, options.learner_loss_per_doubling), servers)
 
 
 def _alone(parts: LearningParts, own: int, from_s: float, hold: str) -> WorkGpus:
@@ -105,22 +106,29 @@ def _problem(parts: LearningParts) -> PlanningProblem:
     return PlanningProblem(parts.workload, parts.cluster, parts.latency, Objective(parts.config.planner.time_weight))
 
 
-def _work(parts: LearningParts, speed: float = 1.0, own: int = 0, grows: bool = False) -> TokenWork:
-    """Return the seconds per token of a group, by the profile, on servers of this speed.
-
-    Args:
-        own: GPUs of the learner beside the actors. Its groups are prepared where they are learned from.
+def _work(parts: LearningParts) -> TokenWork:
+    """Return the seconds per token by the profile, with what learners pay that have up to all servers of the cluster beside
+    the actors'.
     """
     options, (prepare, learn) = parts.config.cluster, passes_of(parts.config)
-    per_token_s, workload = parts.latency.prefill_per_token_s, parts.workload
+    per_token_s = parts.latency.prefill_per_token_s
+    most = len(parts.plan.actors) + parts.cluster.max_actors
+    charges = Charges.by_formula(most, loss_per_doubling=options.learner_loss_per_doubling, load_s=options.learner_load_s)
+    return TokenWork(prepare * per_token_s + _judging_s(parts), learn * per_token_s, charges=charges)
+
+
+def _beside_actors(parts: LearningParts, speed: float, servers: int) -> TokenWork:
+    """Return the seconds per token on so many servers of this speed, which prepare the groups that they learn from."""
+    each_s = _judging_s(parts) + sum(passes_of(parts.config)) * parts.latency.prefill_per_token_s / speed
+    load_s = 0.0 if parts.on_pool else parts.config.cluster.learner_load_s
+    return TokenWork(0.0, each_s, charges=Charges.by_formula(servers, loss_per_doubling=0.0, load_s=load_s))
+
+
+def _judging_s(parts: LearningParts) -> float:
+    """Return the seconds per token of judging the responses of the step."""
+    workload = parts.workload
     tokens = workload.prompt_tokens[workload.prompt_of] + workload.response_tokens
-    judging_s = options.reward_s_per_response / float(tokens.mean())  # per token
-    if not own:
-        learn_s = learn * per_token_s
-        return TokenWork(prepare * per_token_s + judging_s, learn_s, "group", load_s=options.learner_load_s)
-    each_s = judging_s + (prepare + learn) * per_token_s / speed
-    load_s = 0.0 if parts.on_pool else options.learner_load_s
-    return TokenWork(0.0, each_s, "group", own, learner_grows=grows, place="learner", load_s=load_s)
+    return parts.config.cluster.reward_s_per_response / float(tokens.mean())
 
 
 def passes_of(config: TrainConfig) -> tuple[int, int]:

@@ -217,9 +217,10 @@ class StreamedLearning:
             }  # fmt: skip
             record.event(record.start_s, "learner", None, **said)
         if (plan := self._on.plan) is not None:
-            one, batch = plan.chosen, plan.batch
+            one, batch, learner = plan.chosen, plan.batch, plan.chosen.learner
             detail: dict[str, Any] = {
-                "learning": one.learning, "gpus": one.gpus, "from_s": one.from_s, "grows": one.grows,
+                "learning": "stream" if learner.streams else "batch", "gpus": learner.own * self.parts.latency.gpus_per_actor,
+                "from_s": learner.from_s, "grows": learner.grows,
                 "planned_step_s": one.time_s, "planned_gpu_s": one.gpu_seconds, "batch_step_s": batch.time_s,
                 "batch_gpu_s": batch.gpu_seconds,
             }  # fmt: skip

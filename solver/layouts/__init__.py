@@ -1,27 +1,20 @@
 """Plans whole training steps as graphs of model calls, as ReaL (arXiv:2406.14088) does, with a lower bound.
 
 ``plan_step`` chooses the GPUs of every call (a mesh), how its model is sharded over them (a parallel strategy), and the order
-of calls. ``CallCosts`` gives the seconds and bytes of a call. ``plan_step_for`` weighs the time per step against GPU-seconds or
-dollars.
+of calls: for the shortest time per step, or for an objective of time and cost. ``CallCosts`` gives the seconds and bytes of a
+call.
 """
 
+from solver.layouts.costs import CallCosts, CallMemory
 from solver.layouts.generation import StepGeneration
 from solver.layouts.graph import Call, Graph, dpo, grpo, ppo, remax
 from solver.layouts.layout import Layout, Mesh, Strategy, meshes, missing_share, strategies
-from solver.layouts.lever_space import DividedCosts
-from solver.layouts.levers import Lever
-from solver.layouts.options import CallCosts, CallMemory
 from solver.layouts.plan import PlannedCall, StepPlan
-from solver.layouts.plan_objective import StepPlanObjective
 from solver.layouts.planner import plan_step
-from solver.layouts.weigh import plan_step_for
-from solver.layouts.weighed_plan import WeighedPlan
-from solver.layouts.with_levers import WithLevers
 
 __all__ = [
-    "Call", "CallCosts", "CallMemory", "DividedCosts", "Graph", "Layout", "Lever", "Mesh", "PlannedCall", "StepGeneration",
-    "StepPlan", "StepPlanObjective", "Strategy", "WeighedPlan", "WithLevers", "dpo", "grpo", "meshes", "missing_share",
-    "plan_step", "plan_step_for", "ppo", "remax", "strategies",
+    "Call", "CallCosts", "CallMemory", "Graph", "Layout", "Mesh", "PlannedCall", "StepGeneration", "StepPlan", "Strategy",
+    "dpo", "grpo", "meshes", "missing_share", "plan_step", "ppo", "remax", "strategies",
 ]  # fmt: skip
 
 

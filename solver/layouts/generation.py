@@ -1,14 +1,16 @@
-"""Plans generate calls with the generation solver: their seconds, when each of their GPUs is free, and lower bounds.
+"""Plans generate calls with the generation solver: their seconds, when each of their GPUs is released, and lower bounds.
 
 A generate call on n GPUs with tensor-parallel size tp is a ``PlanningProblem`` with actors of tp GPUs. ``solver.plan``
 gives its makespan and when each actor is done. Engines have no pipeline, so pp is 1. Actors stay up between steps and get
 weights by reallocations, so the seconds of start and sync of the latency models are not charged.
 
-**GPUs that are free early.** The call starts once all GPUs of its mesh are free. Each GPU is held until its actor is done, and
-one that no actor takes is not held. Calls that wait for all responses still wait for the end of the call.
+Generation is planned for its time alone, whatever the step is planned for.
 
-**Drafts.** With ``StepGeneration.drafts`` a call may decode with drafts: then its latency models are those of
-``solver.timing.drafted_latency``, in which an iteration yields one token of each response, in expectation.
+**GPUs that are released early.** The call starts once all GPUs of its mesh are free. Each GPU is held until its actor is done,
+and one that no actor takes is not held. Calls that wait for all responses still wait for the end of the call.
+
+**Drafts.** Speculative decoding is a latency model: ``solver.timing.drafted_latency.drafted`` turns one into that of the same
+actor with drafts, in which an iteration yields one token of each response, in expectation.
 
 **Lower bounds** hold for every generation plan without a runtime rule, not only for the one that is found. ``least_s`` is the
 solver's bound on the makespan, from the plan for time alone. ``least_gpu_s`` is its bound on GPU-seconds, from the plan for
@@ -19,27 +21,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from solver.generation import planner
+from solver.layouts.costs import CallCosts, CallMemory, CallOptions, ReleasedEarly
 from solver.layouts.graph import GENERATE, Call, Graph
 from solver.layouts.layout import Layout
-from solver.layouts.options import CallCosts, CallMemory, CallOptions, FloatArray, FreedEarly
-from solver.model.acceptance import Acceptance
+from solver.layouts.plan import StepPlan
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_whole
 from solver.model.latency import LatencyModel
-from solver.model.objective import NonGenerationPhases, Objective
+from solver.model.objective import Objective
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.workload import Workload
-from solver.step.cut_timeline import CutTimeline
-from solver.timing.drafted_latency import drafted
-
-LEAST_SAVING = 1e-3  # share of GPU-seconds that a slower plan has to save
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +48,7 @@ class StepGeneration:
     Attributes:
         workload: the responses, with their predicted lengths.
         latency: model of an actor by its number of GPUs, which is tp; a layout with another tp cannot generate.
-        objective: of the generation plan; the default is its time alone. admission: as in ``PlanningProblem``.
-        drafts: what drafts accept, for plans that may draft (``levers``); None: nothing is drafted.
+        admission: as in ``PlanningProblem``.
 
     Raises:
         PlanningError: an argument is of the wrong type, or a latency model is of another number of GPUs than its key.
@@ -67,17 +64,11 @@ class StepGeneration:
 
     workload: Workload
     latency: Mapping[int, LatencyModel]
-    objective: Objective = field(default_factory=lambda: Objective(time_weight=1.0))
     admission: str = "reserve"
-    drafts: Acceptance | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.workload, Workload):
             raise PlanningError(f"workload of generation is {as_given(self.workload)}; a Workload is needed")
-        if not isinstance(self.objective, Objective):
-            raise PlanningError(f"objective of generation is {as_given(self.objective)}; an Objective is needed")
-        if not (self.drafts is None or isinstance(self.drafts, Acceptance)):
-            raise PlanningError(f"drafts of generation are {as_given(self.drafts)}; an Acceptance or None is needed")
         given = self.latency
         if not isinstance(given, Mapping) or not given or not all(isinstance(one, LatencyModel) for one in given.values()):
             raise PlanningError(f"latency of generation is {as_given(given)}; a LatencyModel for each tp is needed")
@@ -92,23 +83,6 @@ class StepGeneration:
     def mean_tokens(self) -> float:
         """Mean predicted tokens of a response."""
         return float(self.workload.response_tokens.mean())
-
-    @property
-    def drafted(self) -> StepGeneration:
-        """The same generation, with speculative decoding.
-
-        Raises:
-            PlanningError: it has none, or the workload has passes of its own.
-        """
-        if self.drafts is None:
-            raise PlanningError("generation has no drafts; give what they accept, an Acceptance, as drafts=")
-        if self.workload.passes is not None:
-            raise PlanningError("the workload of generation has passes, so it drafts already; leave out its passes or drafts=")
-        latency = {}
-        for tp, model in self.latency.items():
-            fast = drafted(model, self.drafts)
-            latency[tp] = fast if model.table is not None else fast.affine
-        return replace(self, latency=latency, drafts=None)
 
     def problem(self, gpus: int, gpus_per_node: int, tp: int) -> PlanningProblem | None:
         """Return generation on a mesh of so many GPUs, for its predicted lengths; None without a latency model of this tp.
@@ -128,7 +102,8 @@ class PlannedGeneration(NamedTuple):
     """A generate call on a mesh.
 
     Attributes:
-        plan: whose GPU ids count from the first GPU of the mesh. release_s: (n,) seconds from its start until each GPU is free.
+        plan: whose GPU ids count from the first GPU of the mesh.
+        release_s: (n,) seconds from its start until each GPU is released.
         least_s, least_gpu_s: bounds on the makespan and on the GPU-seconds of every plan on so many GPUs with this tp.
     """
 
@@ -139,80 +114,44 @@ class PlannedGeneration(NamedTuple):
 
 
 class GenerationPlans:
-    """Generation plans of one call, each made once per number of GPUs and tp.
+    """Generation plans of one call, each made once per number of GPUs and tp."""
 
-    Args:
-        phases: the step outside generation, which the objective counts.
-    """
-
-    def __init__(
-        self, generation: StepGeneration, gpus_per_node: int, phases: NonGenerationPhases | None = None, seed: int = 0
-    ) -> None:
+    def __init__(self, generation: StepGeneration, gpus_per_node: int, seed: int = 0) -> None:
         self.generation, self.gpus_per_node, self.seed = generation, gpus_per_node, seed
-        self.phases = NonGenerationPhases() if phases is None else phases
         self.refused: PlanningError | None = None  # why a tp cannot generate
-        self._made: dict[tuple[int, int, float], PlannedGeneration | None] = {}
+        self._made: dict[tuple[int, int], PlannedGeneration | None] = {}
 
     @property
     def possible(self) -> bool:
         """Whether a layout that was asked for can generate."""
         return any(planned is not None for planned in self._made.values())
 
-    def of(self, layout: Layout, slack: float = 1.0) -> PlannedGeneration | None:
-        """Return generation in this layout; None where it is impossible.
-
-        Args:
-            slack: times the seconds of the plan for the objective, within which the plan of least GPU-seconds is taken; 1: the
-                plan for the objective.
-        """
-        key = gpus, tp, _ = layout.mesh.gpus, layout.strategy.tp, slack
+    def of(self, layout: Layout) -> PlannedGeneration | None:
+        """Return generation in this layout; None where it is impossible."""
+        key = gpus, tp = layout.mesh.gpus, layout.strategy.tp
         if layout.strategy.pp > 1:
             return None
         if key not in self._made:
             try:
-                self._made[key] = self._plan(gpus, tp) if slack == 1 else self._thrifty(layout, slack)
+                self._made[key] = self._plan(gpus, tp)
             except PlanningError as error:
                 self.refused, self._made[key] = error, None
         return self._made[key]
-
-    def completion_s(self, layout: Layout, slack: float = 1.0) -> FloatArray:
-        """Return (R,) seconds from its start until each response is complete, in a layout that can generate."""
-        planned = self.of(layout, slack)
-        problem = self.generation.problem(layout.mesh.gpus, self.gpus_per_node, layout.strategy.tp)
-        assert planned is not None, "the layout can generate"
-        assert problem is not None, "its tp has a latency model"
-        latency = problem.one_kind[1]
-        return CutTimeline(planned.plan, problem.workload, latency.affine, problem.admission).uncut.completion_s
 
     def _plan(self, gpus: int, tp: int) -> PlannedGeneration | None:
         problem = self.generation.problem(gpus, self.gpus_per_node, tp)
         if problem is None:
             return None
-        fastest, cheapest = (self._solved(replace(problem, objective=Objective(time_weight=weight))) for weight in (1.0, 0.0))
-        chosen = fastest
-        if self.generation.objective != Objective(time_weight=1.0):
-            chosen = self._solved(replace(problem, objective=self.generation.objective, phases=self.phases))
-        least_s = min(fastest.makespan_s * _proven(fastest), chosen.makespan_s)
-        return PlannedGeneration(chosen, _released(chosen, gpus), least_s, cheapest.gpu_seconds * _proven(cheapest))
-
-    def _thrifty(self, layout: Layout, slack: float) -> PlannedGeneration | None:
-        """Return the plan of least GPU-seconds within so many times the seconds; None where it is the plan itself."""
-        planned = self.of(layout)
-        problem = self.generation.problem(layout.mesh.gpus, self.gpus_per_node, layout.strategy.tp)
-        if planned is None or problem is None:
-            return None
-        within = Objective(deadline_s=planned.plan.makespan_s * slack)
-        chosen = self._solved(replace(problem, objective=within, phases=NonGenerationPhases()))
-        if chosen.gpu_seconds >= planned.plan.gpu_seconds * (1 - LEAST_SAVING):
-            return None
-        return planned._replace(plan=chosen, release_s=_released(chosen, layout.mesh.gpus))
-
-    def _solved(self, problem: PlanningProblem) -> Plan:
-        return planner.plan(problem, quick=True, seed=self.seed)
+        fastest, cheapest = (
+            planner.plan(replace(problem, objective=Objective(time_weight=weight)), quick=True, seed=self.seed)
+            for weight in (1.0, 0.0)
+        )
+        least_s = fastest.makespan_s * _proven(fastest)
+        return PlannedGeneration(fastest, _released(fastest, gpus), least_s, cheapest.gpu_seconds * _proven(cheapest))
 
 
 def _released(plan: Plan, gpus: int) -> tuple[float, ...]:
-    """Return when each GPU of the mesh is free."""
+    """Return when each GPU of the mesh is released."""
     release = np.zeros(gpus)
     for actor in plan.actors:
         release[list(actor.gpu_ids)] = actor.predicted_s
@@ -285,15 +224,15 @@ def generated_options(graph: Graph, cluster: Cluster, costs: CallCosts, plans: M
             if of_call.refused is not None and not of_call.possible:
                 raise of_call.refused from None
         raise
-    freed = {}
+    released = {}
     for at, call in enumerate(graph.calls):
         if call.name in plans:
-            freed[at] = _freed_early(options.layouts[at], plans[call.name], cluster.gpus)
-    return replace(options, freed_early=freed)
+            released[at] = _released_early(options.layouts[at], plans[call.name], cluster.gpus)
+    return replace(options, released_early=released)
 
 
-def _freed_early(layouts: Sequence[Layout], plans: GenerationPlans, gpus: int) -> FreedEarly:
-    """Return when (n,) layouts of a call free their GPUs, and their bounds."""
+def _released_early(layouts: Sequence[Layout], plans: GenerationPlans, gpus: int) -> ReleasedEarly:
+    """Return when (n,) layouts of a call release their GPUs, and their bounds."""
     release_s = np.zeros((len(layouts), gpus))
     least = np.zeros((2, len(layouts)))
     for option, layout in enumerate(layouts):
@@ -301,4 +240,14 @@ def _freed_early(layouts: Sequence[Layout], plans: GenerationPlans, gpus: int) -
         assert planned is not None, "options without a generation plan take infinite seconds"
         release_s[option, layout.mesh.first : layout.mesh.last] = planned.release_s
         least[:, option] = planned.least_s, planned.least_gpu_s
-    return FreedEarly(release_s, least[0], least[1])
+    return ReleasedEarly(release_s, least[0], least[1])
+
+
+def with_generation(plan: StepPlan, plans: Mapping[str, GenerationPlans]) -> StepPlan:
+    """Return the step plan with the generation plan of each generate call."""
+    calls = []
+    for call in plan.calls:
+        planned = plans[call.name].of(call.layout) if call.name in plans else None
+        made = call if planned is None else replace(call, generation=planned.plan, release_s=planned.release_s)
+        calls.append(made)
+    return replace(plan, calls=tuple(calls))

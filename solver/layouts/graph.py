@@ -86,6 +86,12 @@ class Graph:
         trains = {call.role: at for at, call in enumerate(self.calls) if call.kind == TRAIN}
         return tuple(trains.get(call.role) for call in self.calls)
 
+    def training_of(self, call: int) -> int:
+        """Return the index of the call that trains the role of a call, which must be a trained one."""
+        train = self.trained_by[call]
+        assert train is not None, f"no call trains the role of {self.calls[call].name!r}"
+        return train
+
     @cached_property
     def order(self) -> tuple[int, ...]:
         """Indices of the calls, each after those that it waits for, otherwise as given."""

@@ -1,14 +1,12 @@
 """Names the levers of a step: what a plan may do beside the plainest one, so that the step is shorter or cheaper.
 
-These are the only names of levers: for plans of a step's model calls (``solver/layouts``), and for whole steps of actors and
-a learner (``solver/step``, ``rlhfless/simulate/whole_steps``). The plainest step decodes whole prompts at random on as many
-actors of the given size as pay off. It releases each when it is done, and then prepares and learns on all GPUs in the actors'
-layout.
+These are the only names of levers. The plainest step decodes whole prompts at random on as many actors of the given size as pay
+off. It releases each when it is done, and then prepares and learns on all GPUs in the actors' layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from solver.model.errors import PlanningError, as_given
 
@@ -31,15 +29,13 @@ MEANINGS = {
     PREWARMING: "the learner's own GPUs are allocated before generation is over",
     DRAFTS: "drafted tokens are verified, as many as pay for each response",
 }
-CALL_LEVERS = (OVERLAP, STREAMING, DRAFTS)
-"""Levers of plans of model calls, which have no actors of their own."""
 
 
 def lever_bits(levers: Iterable[str]) -> int:
     """Return a set of levers as one number, with a bit for each: sets of thousands of plans are compared at once.
 
     Example:
-        >>> from solver.model.step_levers import levers_of_bits, lever_bits
+        >>> from solver.model.step_levers import lever_bits, levers_of_bits
         >>> sorted(levers_of_bits(lever_bits(["cut", "overlap"])))
         ['cut', 'overlap']
     """
@@ -51,11 +47,11 @@ def levers_of_bits(bits: int) -> frozenset[str]:
     return frozenset(lever for number, lever in enumerate(LEVERS) if bits >> number & 1)
 
 
-def lever_names(given: object, known: Sequence[str] = LEVERS) -> tuple[str, ...]:
+def lever_names(given: object) -> tuple[str, ...]:
     """Return the levers that are named, in the order of ``LEVERS``.
 
     Args:
-        given: ``all``, ``none``, a text of names with commas, or a collection of names. known: those that may be named.
+        given: ``all``, ``none``, a text of names with commas, or a collection of names.
 
     Raises:
         PlanningError: a name is none of these.
@@ -65,11 +61,11 @@ def lever_names(given: object, known: Sequence[str] = LEVERS) -> tuple[str, ...]
         >>> lever_names("streaming, shared prefill")
         ('shared prefill', 'streaming')
     """
-    needed = f"'all', 'none', or some of {', '.join(known)} are needed"
+    needed = f"'all', 'none', or some of {', '.join(LEVERS)} are needed"
     if isinstance(given, str):
-        given = {"all": known, "none": ()}.get(given, [name.strip() for name in given.split(",")])
+        given = {"all": LEVERS, "none": ()}.get(given, [name.strip() for name in given.split(",")])
     if not isinstance(given, Collection) or isinstance(given, bytes):
         raise PlanningError(f"levers are {as_given(given)}; {needed}")
-    if unknown := [name for name in given if not (isinstance(name, str) and name in known)]:
+    if unknown := [name for name in given if not (isinstance(name, str) and name in LEVERS)]:
         raise PlanningError(f"levers name {as_given(unknown[0])}; {needed}")
-    return tuple(name for name in known if name in given)
+    return tuple(name for name in LEVERS if name in given)

@@ -13,42 +13,162 @@ for some k, and so
 With K servers that are free from the start this is ``t + W(t) / K``. It holds for items that may be split or interrupted, too.
 Where learning ends with ``finish_s`` on every server, all this ends that much before the step.
 
-**For every policy** (``step_bound``). A response alone in its batch decodes fastest. Let a + b B + c K be a minorant of an
-iteration (``solver.bounds.clairvoyant``), and r the seconds until an actor can decode. Then the response completes at
-r + a L + b L + c (sum of its KV tokens) or later. The bound above rises with completions and with the times at which servers
-are free. So it holds with these least completions and with actors free from the start.
+**For every policy** (``whole_step_bound``). The policy is free in the number of actors, in their responses and in when they are
+released. It may fold, cut and migrate. It may draft where the bound on generation knows what drafts accept. A response alone in
+its batch decodes fastest. Let a + b B + c K be a minorant of an iteration (``solver.bounds.clairvoyant``), and r the seconds
+until an actor can decode. Then the response completes at c_r = r + a L + b L + c (sum of its KV tokens) or later. The bound
+above rises with completions and with the times at which servers are free. So it holds with these least completions and with
+actors free from the start. Let C(T) be the bound on the GPU-seconds of generation within T, which never rises with T; K the
+actors that fit, of g GPUs each; w(S) how many times as long an item of learning takes on a learner of S servers, and e(S) the
+end of learning there, in which each of the S servers takes part (``Charges``).
 
-Besides, the GPUs of N actors of g GPUs offer g N T GPU-seconds, and those of K learner servers g K (T - their start).
-Generation within T takes at least the clairvoyant bound C(T) of them, which never rises with T. With W the seconds of work on
-these GPUs,
+**A learner of any size, start and growth**, on GPUs of the cluster.
 
-    C(T) + g W <= g N T + g K (T - start) ,    and the least T that satisfies this is a lower bound.
+1. Where charges do not rise with S, w and e are the least of all possible sizes from S on. The step takes at least
+   ``phase_bound_s`` with the least completions, K servers for preparation, S servers for learning at w(S), and e(S).
+2. The response that completes last is then prepared and learned from, and learning ends. With d(S) the least
+   ``prepare_s + w(S) learn_s`` of a response, generation ends at T - e(S) - d(S) or earlier. It takes at least
+   C(T - e(S) - d(S)).
+3. Preparation and learning take at least g times their seconds, w(S) times for learning. Each of the S servers takes part in
+   the end of learning, and was loaded before in ``load_s``. A learner that is held from the start of the step is not charged
+   for loading. It waits for the first completion instead, so the smaller of both counts. Where nothing takes any time, no
+   server is held, and loading is not charged.
 
-**GPU-seconds** within T: C(T), and g times the work on servers other than a held learner's, and the learner's from its start to
-the least step time. Where learner and released GPUs are one pool, they take at least the larger of the two.
+       G(T) = C(T - e(S) - d(S)) + g (sum prepare_s + w(S) sum learn_s + S (e(S) + load_s))
+
+4. The cluster has g K GPUs, so no step within T takes more than g K T.
+
+The bound at T is the least G(T) over all S for which 1 and 4 allow T. G(T) rises with S, as w, e and d do. So it is that of the
+least S that 1 allows, and infinite if 4 forbids that one. A learner may leave some of its S servers unused. It is at least as
+slow, and pays at least as much, as w and e of the servers that it uses say. So it is not below the bound either.
+
+**A given learner**, whose S own servers are in addition to the cluster and are held from its start. With w and e the least of
+all numbers of servers that it may have, the step takes at least ``phase_bound_s``. The GPUs of N actors offer g N T
+GPU-seconds, and those of the learner g S (T - start). With W the seconds of work on GPUs that actors may release,
+
+    C(T) + g W <= g N T + g S (T - start) ,    and the least T that satisfies this is a lower bound.
+
+A step within T takes at least C(T), g times the work on other servers than the learner's, and g times the larger of the
+learner's work and the seconds for which it is held until the least time of the step.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.bounds.bound_over_time import BoundOverTime
+from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
-from solver.bounds.exact_clairvoyant import DEFAULT_WORK
-from solver.model.errors import PlanningError, check_real
-from solver.model.problem import PlanningProblem
+from solver.model.errors import PlanningError, as_given, check_real
 from solver.model.workload import FloatArray
-from solver.step.follow import checked_times
-from solver.step.work import PhaseWork, servers_of
+from solver.step.charges import Charges
+from solver.step.follow import Servers, checked_times
+from solver.step.work import Learner, StepWork, check_fits
 
 ROUNDING = 1e-12  # relative, by which bounds are lowered because sums are rounded
+Generation = ClairvoyantBound | DraftedClairvoyantBound
 
 
-def phase_bound_s(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -> float:
+class LearnerBound(NamedTuple):
+    """The bound on a step with a learner of so many servers.
+
+    Attributes:
+        servers: of the learner. least_s: least time of the step. after_s: how long before its end generation ends at least.
+        gpu_seconds: least GPU-seconds beside generation.
+    """
+
+    servers: int
+    least_s: float
+    after_s: float
+    gpu_seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class VariantBound:
+    """The bound on steps with one size of actors and one layout: of generation, and of the learners that are possible.
+
+    Attributes:
+        generation: the bound on generation. sized: returns the bound with a learner of 1 to ``servers`` servers.
+        gpus: that the step may have at a time; infinite where ``sized`` accounts for them.
+    """
+
+    generation: Generation
+    sized: Callable[[int], LearnerBound]
+    servers: int
+    gpus: float
+
+    def least(self, time_s: float) -> tuple[float, int]:
+        """Return the least GPU-seconds within ``time_s``, and servers of the learner there: infinite and 0 if none."""
+        learner = next((one for one in map(self.sized, range(1, self.servers + 1)) if one.least_s <= time_s), None)
+        if learner is None:
+            return math.inf, 0
+        total = self.generation.gpu_seconds(time_s - learner.after_s) + learner.gpu_seconds
+        return (total, learner.servers) if total <= self.gpus * time_s * (1 + 1e-9) else (math.inf, 0)
+
+
+class WholeStepBound(BoundOverTime):
+    """Lower bound on the GPU-seconds of a whole step as a function of its time; see the file's docstring.
+
+    Attributes:
+        variants: sizes of actors and layouts that the step may have, one at least, of the same responses. The bound is at every
+            time the least of theirs.
+    """
+
+    cost_name: ClassVar[str] = "gpu_seconds"
+
+    def __init__(self, variants: Iterable[VariantBound]) -> None:
+        self.variants = tuple(variants)
+        plain = [_without_drafts(one.generation) for one in self.variants]
+        self.length, self.ready_s, self.unit = plain[0].length, min(one.ready_s for one in plain), "gpu_s"
+
+    @classmethod
+    def least_of(cls, bounds: Sequence[WholeStepBound]) -> WholeStepBound:
+        """Return the bound on a step that may be run in several ways, each with a bound of its own, one at least.
+
+        Example:
+            >>> import solver
+            >>> from solver.step.bound import WholeStepBound, whole_step_bound
+            >>> from solver.step.work import StepWork
+            >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-3, max_batch=64)
+            >>> problem = solver.PlanningProblem(solver.Workload([10], [0, 0], [100, 300]), solver.Cluster(1, 2, 1), latency)
+            >>> generation = solver.clairvoyant_bound(problem)
+            >>> works = [StepWork([1.0, 1.0], [learn_s] * 2, group=[0, 0]) for learn_s in (2.0, 1.5)]
+            >>> slow, fast = (whole_step_bound(generation, work) for work in works)
+            >>> WholeStepBound.least_of([slow, fast]).gpu_seconds(10.0) == fast.gpu_seconds(10.0)
+            True
+        """
+        return cls(variant for bound in bounds for variant in bound.variants)
+
+    def gpu_seconds(self, time_s: float) -> float:
+        """Return a lower bound on the GPU-seconds of any step of at most ``time_s``; infinite if none is that short.
+
+        Raises:
+            PlanningError: ``time_s`` is no number.
+        """
+        return self.with_servers(time_s)[0]
+
+    def with_servers(self, time_s: float) -> tuple[float, int]:
+        """Return ``gpu_seconds`` and the servers of the learner at which it is least; 0 servers where no step is that short.
+
+        Raises:
+            PlanningError: ``time_s`` is no number.
+        """
+        check_real("time_s", time_s)
+        return min((variant.least(time_s) for variant in self.variants), key=lambda of: of[0])
+
+    def cost(self, time_s: float) -> float:
+        """Return ``gpu_seconds``."""
+        return self.gpu_seconds(time_s)
+
+
+def phase_bound_s(completion_s: ArrayLike, free_s: ArrayLike, work: StepWork, learner: Learner) -> float:
     """Return a lower bound on the step's end for any order of its preparation and learning; arguments are those of ``follow``.
 
     Raises:
@@ -57,27 +177,81 @@ def phase_bound_s(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -
     Example:
         >>> from solver.step.bound import phase_bound_s
         >>> from solver.step.follow import follow
-        >>> from solver.step.work import PhaseWork
-        >>> work = PhaseWork([1, 1, 1], [2, 2, 2], group=[0, 0, 1], unlock="group", learner_gpus=1)
-        >>> phase_bound_s([2, 3, 9], [3, 9], work), follow([2, 3, 9], [3, 9], work).step_s
+        >>> from solver.step.work import Learner, StepWork
+        >>> work = StepWork([1, 1, 1], [2, 2, 2], group=[0, 0, 1])
+        >>> learner = Learner(own=1, grows=False, streams=True, overlaps=True, place="freed")
+        >>> phase_bound_s([2, 3, 9], [3, 9], work, learner), follow([2, 3, 9], [3, 9], work, learner).step_s
         (12.0, 12.0)
     """
-    completion, free = checked_times(completion_s, free_s, work)
-    servers = servers_of(work, free)
+    completion, free = checked_times(completion_s, free_s, work, learner)
+    return _least_end_s(completion, free, work, learner, Servers.of(free, work, learner))
+
+
+def whole_step_bound(generation: Generation, work: StepWork, learner: Learner | None = None) -> WholeStepBound:
+    """Return the bound on a whole step for every policy.
+
+    Args:
+        generation: the bound on generation, with drafts or without.
+        work: of the step, with what a learner pays.
+        learner: that every policy has; None: a policy chooses it, on GPUs of the cluster.
+
+    Raises:
+        PlanningError: an argument is of the wrong type, the work is of another number of responses or GPUs per actor, or its
+            charges allow no such learner.
+
+    Example:
+        >>> import solver
+        >>> from solver.step.bound import whole_step_bound
+        >>> from solver.step.work import BESIDE_DECODING, StepWork
+        >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-3, max_batch=64)
+        >>> problem = solver.PlanningProblem(solver.Workload([10], [0, 0], [100, 300]), solver.Cluster(1, 2, 1), latency)
+        >>> work, generation = StepWork([1.0, 1.0], [2.0, 2.0], group=[0, 0]), solver.clairvoyant_bound(problem)
+        >>> bound = whole_step_bound(generation, work)
+        >>> round(bound.shortest_s(), 3), round(bound.gpu_seconds(10.0), 3)
+        (4.8, 7.9)
+        >>> round(whole_step_bound(generation, work, BESIDE_DECODING).shortest_s(), 3)
+        4.8
+    """
+    if not isinstance(generation, ClairvoyantBound | DraftedClairvoyantBound):
+        raise PlanningError(f"generation is {as_given(generation)}; a bound is needed, such as clairvoyant_bound returns")
+    if not isinstance(work, StepWork):
+        raise PlanningError(f"work is {as_given(work)}; a StepWork is needed")
+    if not isinstance(learner, Learner | None):
+        raise PlanningError(f"learner is {as_given(learner)}; a Learner or None is needed")
+    plain = _without_drafts(generation)
+    check_fits(work, len(plain.length), plain.gpus)
+    return WholeStepBound([_of_any_learner(generation, work) if learner is None else _of_learner(generation, work, learner)])
+
+
+def phase_server_s(work: StepWork, learner: Learner, slower: float, time_s: float) -> float:
+    """Return the least seconds of servers that preparation and learning take in a step of at least ``time_s``.
+
+    Args:
+        slower: how many times as long learning takes as at full speed.
+    """
+    prepare_s, learn_s = float(work.prepare_s.sum()), float(work.learn_s.sum()) * slower
+    if not learner.own:
+        return prepare_s + learn_s
+    on_learner = learn_s + (prepare_s if learner.one_pool else 0.0)
+    return prepare_s + learn_s - on_learner + max(on_learner, learner.own * max(0.0, time_s - learner.from_s))
+
+
+def _least_end_s(completion: FloatArray, free: FloatArray, work: StepWork, learner: Learner, servers: Servers) -> float:
+    """Return the bound on the end of a step with these servers."""
     generated_s = max(float(completion.max(initial=0.0)), float(free.max()))
     if not len(work):
         return generated_s
     at_s = [servers.free_s[servers.pool == pool] for pool in (servers.prepare, servers.learn)]
-    ready = np.maximum(completion, at_s[0].min())
-    unlocked = np.maximum(work.unlocked_s(ready + work.prepare_s), at_s[1].min())
-    latest_s = float((unlocked + work.learn_s).max())
+    ready = np.maximum(learner.prepares_from_s(completion), at_s[0].min())
+    unlocked = np.maximum(work.unlocked_s(ready + work.prepare_s, learner.streams), at_s[1].min())
+    latest_s = float((unlocked + servers.learn_s).max())
     if servers.prepare == servers.learn:
-        every = np.concatenate([ready, unlocked]), np.concatenate([work.prepare_s, work.learn_s])
+        every = np.concatenate([ready, unlocked]), np.concatenate([work.prepare_s, servers.learn_s])
         learned_s = max(latest_s, _pool_bound_s(*every, at_s[0]))
     else:
         prepared_s = _pool_bound_s(ready, work.prepare_s, at_s[0])
-        learned_s = max(latest_s, prepared_s, _pool_bound_s(unlocked, work.learn_s, at_s[1]))
-    return max(generated_s, learned_s + work.finish_s)
+        learned_s = max(latest_s, prepared_s, _pool_bound_s(unlocked, servers.learn_s, at_s[1]))
+    return max(generated_s, learned_s + servers.finish_s)
 
 
 def _pool_bound_s(ready_s: FloatArray, seconds: FloatArray, free_s: FloatArray) -> float:
@@ -93,101 +267,86 @@ def _pool_bound_s(ready_s: FloatArray, seconds: FloatArray, free_s: FloatArray) 
     return float(least.min(axis=1).max() * (1 - ROUNDING))
 
 
-@dataclass(frozen=True, eq=False)
-class StepBound:
-    """Lower bounds on time and GPU-seconds of a step, for every policy on at most the cluster's actors.
-
-    Attributes:
-        time_s: least time of the step. generation: the bound on generation alone. work: preparation and learning.
-    """
-
-    time_s: float
-    generation: ClairvoyantBound
-    work: PhaseWork
-
-    def gpu_seconds(self, time_s: float) -> float:
-        """Return a lower bound on the GPU-seconds of a step of at most ``time_s``; infinite if no step is that short.
-
-        Raises:
-            PlanningError: ``time_s`` is no number.
-        """
-        check_real("time_s", time_s)
-        if time_s < self.time_s:
-            return math.inf
-        work, gpus = self.work, self.generation.gpus
-        held_s = work.learner_servers * max(0.0, self.time_s - (work.learner_from_s or 0.0))
-        prepare_s, learn_s = float(work.prepare_s.sum()), float(work.learn_s.sum())
-        on_learner = (prepare_s if _prepares_with_learner(work) else 0.0) + (learn_s if work.learner_gpus else 0.0)
-        phases_s = prepare_s + learn_s - on_learner + max(on_learner, held_s)
-        return self.generation.gpu_seconds(time_s) + gpus * phases_s
+def _without_drafts(generation: Generation) -> ClairvoyantBound:
+    return generation.without_drafts if isinstance(generation, DraftedClairvoyantBound) else generation
 
 
-def step_bound(problem: PlanningProblem, work: PhaseWork, *, bound_work: int = DEFAULT_WORK) -> StepBound:
-    """Return lower bounds on a step of this workload with its true lengths, and with this preparation and learning.
-
-    Args:
-        problem: only workload, cluster (of one GPU kind), latency and admission rule count.
-        bound_work: counted work granted to the bound on generation, ``work`` of ``clairvoyant_bound``.
-
-    Raises:
-        PlanningError: ``work`` has another number of responses or GPUs per actor, or see ``clairvoyant_bound``.
-
-    Example:
-        >>> import solver
-        >>> from solver.step.bound import step_bound
-        >>> from solver.step.work import PhaseWork
-        >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-3, max_batch=64)
-        >>> problem = solver.PlanningProblem(solver.Workload([10], [0, 0], [100, 300]), solver.Cluster(1, 2, 1), latency)
-        >>> bound = step_bound(problem, PhaseWork([1.0, 1.0], [2.0, 2.0], group=[0, 0], unlock="group"))
-        >>> round(bound.time_s, 3)
-        4.8
-    """
-    generation = clairvoyant_bound(problem, work=bound_work)
-    check_fits(problem, work)
-    latest_s = phase_bound_s(least_completion_s(generation), np.zeros(generation.max_actors), work)
-    low = high = max(latest_s, generation.shortest_s() * (1 - 1e-9))
-    if math.isinf(high) or _fits(generation, work, high):
-        return StepBound(high, generation, work)
-    while not _fits(generation, work, high):
-        low, high = high, 2 * high + work.total_s
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if _fits(generation, work, middle) else (middle, high)
-    return StepBound(low, generation, work)
-
-
-def least_completion_s(generation: ClairvoyantBound | DraftedClairvoyantBound) -> FloatArray:
+def _least_completion_s(generation: Generation) -> FloatArray:
     """Return (R,) the least times at which responses are complete, each as if it were alone on an actor."""
-    without = generation.without_drafts if isinstance(generation, DraftedClairvoyantBound) else generation
-    alone_s = np.max([terms.base_s * without.length + terms.load for terms in without.minorants], axis=0)
+    plain = _without_drafts(generation)
+    alone_s = np.max([terms.base_s * plain.length + terms.load for terms in plain.minorants], axis=0)
     if isinstance(generation, DraftedClairvoyantBound):
         alone_s = np.minimum(alone_s, generation.alone_s)
-    return np.asarray(np.where(without.length > 0, without.ready_s + alone_s, 0.0) * (1 - ROUNDING))
+    return np.asarray(np.where(plain.length > 0, plain.ready_s + alone_s, 0.0) * (1 - ROUNDING))
 
 
-def check_fits(problem: PlanningProblem, work: PhaseWork) -> None:
-    """Refuse work for another number of responses or of GPUs per actor (a PlanningError)."""
-    if len(work) != len(problem.workload):
+def _charged(charges: Charges, sizes: Sequence[int]) -> list[tuple[float, float, float]]:
+    """Return w, e and loading seconds of learners of these sizes: the least of all possible ones from each on."""
+    charged = np.full((len(sizes), 3), math.inf)
+    for row, servers in enumerate(sizes):
+        if charges.fits(servers):
+            charged[row] = charges.of_size(servers)
+    if not np.isfinite(charged).any():
         raise PlanningError(
-            f"the work has {len(work)} responses, but the workload has {len(problem.workload)}; one entry for each is needed"
+            f"no learner of {sizes[0]} to {sizes[-1]} servers is possible by these charges; give those of this cluster"
         )
-    gpus = problem.one_kind[0].gpus_per_actor
-    if work.gpus_per_actor != gpus:
-        raise PlanningError(f"gpus_per_actor of the work is {work.gpus_per_actor}, but an actor has {gpus} GPUs; give {gpus}")
+    return [(w, e, load_s) for w, e, load_s in np.minimum.accumulate(charged[::-1])[::-1].tolist()]
 
 
-def _prepares_with_learner(work: PhaseWork) -> bool:
-    """Return whether preparation runs in the learner's pool."""
-    return work.place == "learner" or (work.place == "freed" and work.learner_grows)
+def _of_any_learner(generation: Generation, work: StepWork) -> VariantBound:
+    """Return the bound where a policy chooses its learner."""
+    plain, completion_s = _without_drafts(generation), _least_completion_s(generation)
+    charged = _charged(work.charges, range(1, plain.max_actors + 1))
+    most = sum(math.isfinite(slower) for slower, _, _ in charged)  # the largest possible size
+
+    @cache
+    def sized(servers: int) -> LearnerBound:
+        return _sized(servers, work, charged[servers - 1], completion_s, plain.max_actors)
+
+    return VariantBound(generation, sized, most, plain.gpus * plain.max_actors)
 
 
-def _fits(generation: ClairvoyantBound, work: PhaseWork, time_s: float) -> bool:
-    """Return whether generation and the work on the actors' GPUs may fit within ``time_s``, by their GPU-seconds."""
-    prepares = work.place == "freed" or _prepares_with_learner(work)
-    learns = work.learner_grows or (not work.learner_gpus and work.place == "freed")
-    if not learns and work.place == "learner":
-        return True
-    work_s = (float(work.prepare_s.sum()) if prepares else 0.0) + (float(work.learn_s.sum()) if learns else 0.0)
-    learner_s = work.learner_servers * max(0.0, time_s - (work.learner_from_s or 0.0)) if work.learner_grows else 0.0
-    offered = generation.gpus * (generation.max_actors * time_s + learner_s)
-    return generation.gpu_seconds(time_s) + generation.gpus * work_s <= offered * (1 + 1e-9)
+def _sized(
+    servers: int, work: StepWork, charged: tuple[float, float, float], completion_s: FloatArray, actors: int
+) -> LearnerBound:
+    """Return the bound with a learner of so many servers, which pays at least ``charged``."""
+    slower, finish_s, load_s = charged
+    learner, free = Learner(servers, grows=False, streams=True, overlaps=True, place="beside"), np.zeros(actors)
+    least_s = _least_end_s(completion_s, free, work, learner, Servers.of(free, work, learner, (slower, finish_s, 0.0)))
+    if not len(work):
+        return LearnerBound(servers, least_s, 0.0, 0.0)
+    prepare_s, learn_s = float(work.prepare_s.sum()), slower * float(work.learn_s.sum())
+    works = prepare_s + learn_s + finish_s > 0
+    loaded_s = min(load_s, float(completion_s.min())) if works else 0.0
+    seconds = prepare_s + learn_s + servers * (finish_s + loaded_s)
+    last_s = float((work.prepare_s + slower * work.learn_s).min())
+    return LearnerBound(servers, least_s, (finish_s + last_s) * (1 - ROUNDING), work.gpus_per_actor * seconds * (1 - ROUNDING))
+
+
+def _of_learner(generation: Generation, work: StepWork, learner: Learner) -> VariantBound:
+    """Return the bound with a given learner, whose own servers are in addition to the actors'."""
+    plain, fewest = _without_drafts(generation), 0 if learner.own else 1
+    actors = range(fewest, plain.max_actors + 1) if learner.grows or not learner.own else range(1)
+    charged = _charged(work.charges, [learner.own + count for count in actors])[0]
+    free = np.zeros(plain.max_actors)
+    servers = Servers.of(free, work, learner, charged)
+    prepare_s = float(work.prepare_s.sum()) if learner.prepares_on_released else 0.0
+    released_s = prepare_s + (float(servers.learn_s.sum()) if learner.learns_on_released else 0.0)
+
+    def fits(time_s: float) -> bool:
+        if not (learner.prepares_on_released or learner.learns_on_released):
+            return True
+        grown_s = learner.own * max(0.0, time_s - learner.from_s) if learner.learns_on_released else 0.0
+        offered = plain.gpus * (plain.max_actors * time_s + grown_s)
+        return generation.gpu_seconds(time_s) + plain.gpus * released_s <= offered * (1 + 1e-9)
+
+    least_s = _least_end_s(_least_completion_s(generation), free, work, learner, servers)
+    low = high = max(least_s, generation.shortest_s() * (1 - 1e-9))
+    if math.isfinite(high) and not fits(high):
+        while not fits(high):
+            low, high = high, 2 * high + work.total_s
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (low, middle) if fits(middle) else (middle, high)
+    beside = LearnerBound(learner.own, low, 0.0, plain.gpus * phase_server_s(work, learner, charged[0], low))
+    return VariantBound(generation, lambda _: beside, 1, math.inf)

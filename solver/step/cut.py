@@ -20,11 +20,10 @@ from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.plan import Plan, check_plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray
-from solver.step.bound import check_fits, phase_bound_s
+from solver.step.bound import phase_bound_s, phase_server_s
 from solver.step.cut_timeline import CutTimeline, Generated
 from solver.step.follow import step_totals
-from solver.step.token_work import TokenWork
-from solver.step.work import PLACES, PhaseWork
+from solver.step.work import BESIDE_DECODING, PLACES, Learner, StepWork, TokenWork, check_fits
 
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)
 FOLLOWED = 10  # cuts that are followed exactly
@@ -81,7 +80,8 @@ class CutPlan:
 def choose_cut(
     plan: Plan,
     problem: PlanningProblem,
-    work: PhaseWork | TokenWork,
+    work: StepWork | TokenWork,
+    learner: Learner = BESIDE_DECODING,
     *,
     places: Sequence[str] = (),
     shares: Sequence[float] = SHARES,
@@ -94,7 +94,7 @@ def choose_cut(
         plan: static groups; its actors release their GPUs when they are done.
         problem: workload (with scenarios, means are over them), latency, admission and objective.
         work: of every response, or by token. With scenarios of lengths, only ``TokenWork`` changes with them.
-        places: where preparation may run; the one of ``work`` if empty.
+        learner: where and when preparation and learning run. places: where preparation may run; the learner's place if empty.
         shares: candidates for R_t. keep: candidates for m; a sparse list of all if empty.
         followed: how many cuts are followed exactly at most; None follows every one.
 
@@ -105,7 +105,7 @@ def choose_cut(
     Example:
         >>> import solver
         >>> from solver.step.cut import choose_cut
-        >>> from solver.step.token_work import TokenWork
+        >>> from solver.step.work import TokenWork
         >>> latency = solver.LatencyModel("mine", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
         >>> workload = solver.Workload([10] * 8, range(8), [50, 60, 70, 80, 90, 100, 110, 900])
         >>> problem = solver.PlanningProblem(workload, solver.Cluster(1, 2, 1), latency, solver.Objective(1.0))
@@ -116,9 +116,11 @@ def choose_cut(
     """
     check_plan(plan)
     check_problem(problem)
-    if not isinstance(work, PhaseWork | TokenWork):
-        raise PlanningError(f"work is {as_given(work)}; a PhaseWork or TokenWork is needed")
-    search = _CutSearch(plan, problem, work, tuple(places) or (work.place,))
+    if not isinstance(work, StepWork | TokenWork):
+        raise PlanningError(f"work is {as_given(work)}; a StepWork or TokenWork is needed")
+    if not isinstance(learner, Learner):
+        raise PlanningError(f"learner is {as_given(learner)}; a Learner is needed")
+    search = _CutSearch(plan, problem, work, learner, tuple(places) or (learner.prepares_on,))
     return search.best(tuple(shares), tuple(keep), followed)
 
 
@@ -135,11 +137,14 @@ class _Screened:
 class _CutSearch:
     """Timelines and work of every scenario, and the values of cuts."""
 
-    def __init__(self, plan: Plan, problem: PlanningProblem, work: PhaseWork | TokenWork, places: tuple[str, ...]) -> None:
+    def __init__(
+        self, plan: Plan, problem: PlanningProblem, work: StepWork | TokenWork, learner: Learner, places: tuple[str, ...]
+    ) -> None:
         if unknown := [place for place in places if place not in PLACES]:
             raise PlanningError(f"place {as_given(unknown[0])} is unknown; choose one of {', '.join(PLACES)}")
         holds = next((actor.release for actor in plan.actors if actor.release != "done"), None)
-        if holds is not None and (work.learner_grows or "freed" in places):
+        self.learners = {place: replace(learner, place=place) for place in places}
+        if holds is not None and any(one.prepares_on_released or one.learns_on_released for one in self.learners.values()):
             raise PlanningError(
                 f"the plan's actors hold their GPUs until the end of the {holds}, so none are released early (freed); release "
                 "them when they are done, or let preparation run on additional GPUs"
@@ -156,9 +161,8 @@ class _CutSearch:
         forecast = from_scenarios(problem.workload)
         cases = problem.workload.cases()
         self.lines = [CutTimeline(plan, case, latency.affine, problem.admission, forecast.expected_tokens) for case in cases]
-        of_case = [work.of(case, self.gpus) if isinstance(work, TokenWork) else work for case in cases]
-        check_fits(problem, of_case[0])
-        self.work = {place: [replace(each, place=place) for each in of_case] for place in places}
+        self.work = [work.of(case, self.gpus) if isinstance(work, TokenWork) else work for case in cases]
+        check_fits(self.work[0], self.responses, self.gpus)
         self.norms: tuple[float, float] | None = None
 
     def best(self, shares: tuple[float, ...], keep: tuple[int, ...], followed: int | None) -> CutPlan:
@@ -231,15 +235,11 @@ class _CutSearch:
 
     def _bounded(self, share: float, m: int, place: str, generated: list[Generated]) -> _Screened:
         """Return a cut with the bounds on its step: of each scenario the time bound, and the GPU-seconds of all work."""
-        times, costs = np.zeros(len(generated)), np.zeros(len(generated))
-        for i, (one, work) in enumerate(zip(generated, self.work[place], strict=True)):
-            times[i] = phase_bound_s(one.completion_s, one.free_s, work)
-            on_learner = (work.learn_s.sum() if work.learner_gpus else 0.0) + (
-                work.prepare_s.sum() if place == "learner" or (place == "freed" and work.learner_grows) else 0.0
-            )
-            held_s = work.learner_servers * max(0.0, times[i] - (work.learner_from_s or 0.0))
-            phases_s = work.total_s - on_learner + max(on_learner, held_s)
-            costs[i] = self._generation_gpu_s(one) + self.gpus * phases_s
+        times, costs, learner = np.zeros(len(generated)), np.zeros(len(generated)), self.learners[place]
+        for i, (one, work) in enumerate(zip(generated, self.work, strict=True)):
+            times[i] = phase_bound_s(one.completion_s, one.free_s, work, learner)
+            slower = work.charges.slower(learner.servers(self.actors))
+            costs[i] = self._generation_gpu_s(one) + self.gpus * phase_server_s(work, learner, slower, float(times[i]))
         candidate = CutCandidate(share, m, place, self._value(times, costs), float(times.mean()))
         return _Screened(candidate, tuple(generated), times, costs)
 
@@ -262,7 +262,8 @@ class _CutSearch:
 
     def _followed(self, generated: Generated, place: str, case: int) -> tuple[float, float]:
         """Return time and GPU-seconds of the step with this generation."""
-        time_s, phases_gpu_s = step_totals(generated.completion_s, generated.free_s, self.work[place][case])
+        work, learner = self.work[case], self.learners[place]
+        time_s, phases_gpu_s = step_totals(generated.completion_s, generated.free_s, work, learner)
         return time_s, self._generation_gpu_s(generated) + phases_gpu_s
 
     def _generation_gpu_s(self, generated: Generated) -> float:

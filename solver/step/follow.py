@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from solver.model.errors import PlanningError, as_given
-from solver.model.workload import FloatArray
-from solver.step.work import PhaseWork, Servers, servers_of, times
+from solver.model.workload import FloatArray, IntArray
+from solver.step.work import Learner, StepWork, seconds_of
 from solver.timing.work_schedule import NO_GATE, WorkInterval, WorkItems, WorkSchedule, schedule_work
 
 PREPARE, LEARN, FINISH = "prepare", "learn", "finish"
@@ -55,28 +55,77 @@ class PhaseSchedule:
     actor: tuple[int, ...]
 
 
-def follow(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -> PhaseSchedule:
+@dataclass(frozen=True, eq=False)
+class Servers:
+    """The S servers of preparation and learning, and what they pay.
+
+    Attributes:
+        free_s: (S,) when each is free, models loaded. pool: (S,) number of its pool; an item runs on any server of its pool.
+        actor: (S,) the actor whose GPUs it has, -1 for GPUs beside the actors. learner: (S,) whether the learner holds it.
+        prepare, learn: pools of preparation and of learning.
+        learn_s: (R,) seconds of learning on a server. load_s, finish_s: of loading models, and of the end of learning.
+    """
+
+    free_s: FloatArray
+    pool: IntArray
+    actor: IntArray
+    learner: NDArray[np.bool_]
+    prepare: int
+    learn: int
+    learn_s: FloatArray
+    load_s: float
+    finish_s: float
+
+    @classmethod
+    def of(
+        cls, free_s: FloatArray, work: StepWork, learner: Learner, charged: tuple[float, float, float] | None = None
+    ) -> Servers:
+        """Return the servers of a step whose actors release their GPUs at the (N,) times ``free_s``.
+
+        Args:
+            charged: what the learner pays, as ``Charges.of_size`` returns it; None: by the charges of the work.
+        """
+        actors = len(free_s)
+        slower, finish_s, load_s = charged or work.charges.of_size(learner.servers(actors))
+        learn = int(learner.own > 0)
+        prepare, freed_pool = learn if learner.one_pool else 0, learn if learner.learns_on_released else 0
+        uses_freed = learner.prepares_on_released or learner.learns_on_released
+        parts = [  # (free from, pool, first actor or -1, whether it is the learner)
+            *([(at_s + load_s, freed_pool, actor, False) for actor, at_s in enumerate(free_s.tolist())] if uses_freed else []),
+            *([(0.0, 0, -1, False)] * actors if learner.place == "beside" else []),
+            *[(learner.from_s + load_s if learner.from_s else 0.0, 1, -1, True)] * learner.own,
+        ]
+        free, pool, actor, is_learner = (list(column) for column in zip(*parts, strict=True)) if parts else ([], [], [], [])
+        return cls(
+            np.array(free, float), np.array(pool, np.int64), np.array(actor, np.int64), np.array(is_learner, bool), prepare,
+            learn, work.learn_s * slower, load_s, finish_s,
+        )  # fmt: skip
+
+
+def follow(completion_s: ArrayLike, free_s: ArrayLike, work: StepWork, learner: Learner) -> PhaseSchedule:
     """Return when preparation and learning run, once it is known when responses complete.
 
     Args:
         completion_s: (R,) when each response is complete, from the start of the step.
-        free_s: (N,) when each actor gives its GPUs back: at its cut, or when its last response is complete.
+        free_s: (N,) when each actor releases its GPUs: at its cut, or when its last response is complete.
 
     Raises:
-        PlanningError: a time is not finite, an array has another length, or ``work`` is no PhaseWork.
+        PlanningError: a time is not finite, an array has another length, an argument is of the wrong type, or the learner is
+            of a size that cannot learn.
 
     Example:
         >>> from solver.step.follow import follow
-        >>> from solver.step.work import PhaseWork
-        >>> work = PhaseWork([1, 1, 1], [2, 2, 2], group=[0, 0, 1], unlock="group", learner_gpus=1)
-        >>> schedule = follow([2, 3, 9], free_s=[3, 9], work=work)
+        >>> from solver.step.work import Learner, StepWork
+        >>> work = StepWork([1, 1, 1], [2, 2, 2], group=[0, 0, 1])
+        >>> learner = Learner(own=1, grows=False, streams=True, overlaps=True, place="freed")
+        >>> schedule = follow([2, 3, 9], [3, 9], work, learner)
         >>> schedule.prepare_end_s, schedule.step_s, schedule.gpu_s
         (10.0, 12.0, 19.0)
     """
-    completion, free = checked_times(completion_s, free_s, work)
-    servers = servers_of(work, free)
-    schedule = _scheduled(completion, work, servers)
-    prepare_end_s, step_s, gpu_s = _totals(schedule, completion, free, work, servers)
+    completion, free = checked_times(completion_s, free_s, work, learner)
+    servers = Servers.of(free, work, learner)
+    schedule = _scheduled(completion, work, learner, servers)
+    prepare_end_s, step_s, gpu_s = _totals(schedule, completion, free, work, learner, servers)
     columns = [numbers.tolist() for numbers in (schedule.server, schedule.start_s, schedule.end_s)]
     count = len(work)
     rows = tuple(
@@ -89,23 +138,48 @@ def follow(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -> Phase
     return PhaseSchedule(prepare_end_s, step_s, gpu_s, tuple(schedule.intervals()), rows, tuple(servers.actor.tolist()))
 
 
-def step_totals(completion_s: FloatArray, free_s: FloatArray, work: PhaseWork) -> tuple[float, float]:
+def step_totals(completion_s: FloatArray, free_s: FloatArray, work: StepWork, learner: Learner) -> tuple[float, float]:
     """Return ``step_s`` and ``gpu_s`` of ``follow``, without its rows; arrays of times are not checked."""
-    servers = servers_of(work, free_s)
-    return _totals(_scheduled(completion_s, work, servers), completion_s, free_s, work, servers)[1:]
+    servers = Servers.of(free_s, work, learner)
+    return _totals(_scheduled(completion_s, work, learner, servers), completion_s, free_s, work, learner, servers)[1:]
 
 
-def _scheduled(completion: FloatArray, work: PhaseWork, servers: Servers) -> WorkSchedule:
+def checked_times(
+    completion_s: ArrayLike, free_s: ArrayLike, work: StepWork, learner: Learner
+) -> tuple[FloatArray, FloatArray]:
+    """Return (R,) completions and (N,) times at which actors are free as arrays.
+
+    Raises:
+        PlanningError: see ``follow``.
+    """
+    if not isinstance(work, StepWork):
+        raise PlanningError(f"work is {as_given(work)}; a StepWork is needed")
+    if not isinstance(learner, Learner):
+        raise PlanningError(f"learner is {as_given(learner)}; a Learner is needed")
+    completion = seconds_of(
+        "completion_s", completion_s, len(work), f"one time for each of the {len(work)} responses is needed"
+    )
+    free = seconds_of("free_s", free_s, None, "one time per actor is needed")
+    if not len(free):
+        raise PlanningError("free_s is empty; one time per actor is needed, for at least one actor")
+    if not work.charges.fits(learner.servers(len(free))):
+        raise PlanningError(
+            f"a learner of {learner.servers(len(free))} servers is not possible by the charges of the work; choose another size"
+        )
+    return completion, free
+
+
+def _scheduled(completion: FloatArray, work: StepWork, learner: Learner, servers: Servers) -> WorkSchedule:
     """Return the list schedule of R preparations, as many learnings, and the end of each server's learning if it takes time."""
     count = len(work)
-    gates = {"response": np.arange(count), "group": work.group, "batch": np.zeros(count, np.int64)}[work.unlock]
-    gates = np.unique(gates, return_inverse=True)[1]
-    ends = int((servers.pool == servers.learn).sum()) if work.finish_s and count else 0
+    ready = learner.prepares_from_s(completion)
+    gates = work.unlocked_by(learner.streams)
+    ends = int((servers.pool == servers.learn).sum()) if servers.finish_s and count else 0
     learned = count if ends else NO_GATE  # the gate that opens when all are learned from; the others are below it
     numbers = [count, count, ends]
     items = WorkItems(
-        np.concatenate([work.prepare_s, work.learn_s, np.full(ends, work.finish_s)]),
-        np.concatenate([completion, completion, np.zeros(ends)]),
+        np.concatenate([work.prepare_s, servers.learn_s, np.full(ends, servers.finish_s)]),
+        np.concatenate([ready, ready, np.zeros(ends)]),
         waits_for=np.concatenate([np.full(count, NO_GATE), gates, np.full(ends, learned)]),
         counts_for=np.concatenate([gates, np.full(count, learned), np.full(ends, NO_GATE)]),
         place=np.repeat([servers.prepare, servers.learn, servers.learn], numbers),
@@ -114,23 +188,8 @@ def _scheduled(completion: FloatArray, work: PhaseWork, servers: Servers) -> Wor
     return schedule_work(items, servers.free_s, servers.pool)
 
 
-def checked_times(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -> tuple[FloatArray, FloatArray]:
-    """Return (R,) completions and (N,) times at which actors are free as arrays.
-
-    Raises:
-        PlanningError: see ``follow``.
-    """
-    if not isinstance(work, PhaseWork):
-        raise PlanningError(f"work is {as_given(work)}; a PhaseWork is needed")
-    completion = times("completion_s", completion_s, len(work), f"one time for each of the {len(work)} responses is needed")
-    free = times("free_s", free_s, None, "one time per actor is needed")
-    if not len(free):
-        raise PlanningError("free_s is empty; one time per actor is needed, for at least one actor")
-    return completion, free
-
-
 def _totals(
-    schedule: WorkSchedule, completion: FloatArray, free: FloatArray, work: PhaseWork, servers: Servers
+    schedule: WorkSchedule, completion: FloatArray, free: FloatArray, work: StepWork, learner: Learner, servers: Servers
 ) -> tuple[float, float, float]:
     """Return when preparation ends, when the step ends, and the GPU-seconds of ``PhaseSchedule``."""
     generated_s = max(float(completion.max(initial=0.0)), float(free.max(initial=0.0)))
@@ -140,7 +199,7 @@ def _totals(
     takes_time = schedule.end_s > schedule.start_s
     np.minimum.at(first, schedule.server[takes_time], schedule.start_s[takes_time])
     np.maximum.at(last, schedule.server[takes_time], schedule.end_s[takes_time])
-    load_s = np.where(servers.actor >= 0, work.load_s, 0.0)
+    load_s = np.where(servers.actor >= 0, servers.load_s, 0.0)
     held = np.where(np.isfinite(first), last - np.where(np.isfinite(first), first, 0.0) + load_s, 0.0)
-    held = np.where(servers.learner, max(step_s - (work.learner_from_s or 0.0), 0.0), held)
+    held = np.where(servers.learner, max(step_s - learner.from_s, 0.0), held)
     return prepare_end_s, step_s, work.gpus_per_actor * float(held.sum())

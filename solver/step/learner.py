@@ -1,13 +1,18 @@
 """Chooses how a step is learned from: from the whole batch or while others decode, on which GPUs, and from when.
 
 A learner has GPUs in addition to the actors', and it may grow onto GPUs that actors have released; it never uses those of an
-actor that decodes. Every candidate is timed (``step_totals``) on the expected lengths. The best of them, half of them
-streaming, are then timed on each scenario, and the best by the objective is chosen. Learning from the whole batch on all
-released GPUs is a candidate, so streaming is used only where it helps.
+actor that decodes. Two questions are answered by timing learners on the plan's generation (``step_totals``), on every scenario
+of the lengths:
 
-A group (or a response, see ``TokenWork.unlock``) is prepared and learned from as one item on one server, the GPUs of one actor.
-Servers learn from different items and add their gradients at the end. S servers together are ``S (1 - loss)^log2(S)`` times as
-fast as one, with the loss per doubling as given: communication, stated and not measured here.
+- ``choose_learner``: which learner is best? Every candidate is timed on the expected lengths. The best of them, half of them
+  streaming, are then timed on each scenario, and the best by the objective is chosen. Learning from the whole batch on all
+  released GPUs is a candidate, so streaming is used only where it helps.
+- ``latest_start``: how late may a given learner start without ending the step later? A learner that streams is idle until
+  prompts are complete, and often in between. Started later it works without pauses and costs less, until it becomes what the
+  step waits for.
+
+A group (or a response, see ``TokenWork.unlock``) may be prepared and learned from as one item on one server. Servers learn from
+different items and add their gradients at the end.
 """
 
 from __future__ import annotations
@@ -24,39 +29,31 @@ from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray, Workload
 from solver.step.cut_timeline import CutTimeline, Generated
 from solver.step.follow import step_totals
-from solver.step.late_start import by_group
-from solver.step.token_work import TokenWork
-from solver.step.work import PhaseWork
+from solver.step.work import Learner, StepWork, TokenWork
 
-Way = tuple[str, int, float, bool]
 STARTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of a learner, as shares of the mean generation time
-FOLLOWED = 6  # candidates of each way to learn that are followed on every scenario
-LOSS_PER_DOUBLING = 0.1
+FOLLOWED = 6  # candidates that stream, and as many that do not, that are followed on every scenario
+HALVINGS = 12  # of the interval in which the latest start is
 
 
 class LearnerCandidate(NamedTuple):
-    """A way to learn from a step, with the step that it is expected to make: means over scenarios.
+    """A learner with the step that it is expected to make: means over scenarios.
 
     Attributes:
-        learning: ``batch`` or ``stream``.
-        gpus: beside the actors; 0: only freed ones.
-        from_s: when the learner's own GPUs are allocated, from the start of the step; they are held until its end.
-        grows: GPUs that actors have given back join it.
         time_s, gpu_seconds: of the whole step. value: by the objective, relative to the first candidate.
     """
 
-    learning: str
-    gpus: int
-    from_s: float
-    grows: bool
+    learner: Learner
     time_s: float
     gpu_seconds: float
     value: float
 
     def __str__(self) -> str:
-        own = f"{self.gpus} GPUs from {self.from_s:.2f} s" if self.gpus else ""
-        where = " and ".join(filter(None, [own, "released GPUs" if self.grows else ""]))
-        return f"{self.learning} on {where}: {self.time_s:.2f} s, {self.gpu_seconds:,.0f} GPU-seconds"
+        learner = self.learner
+        servers = f"{learner.own} server{'s' if learner.own > 1 else ''} from {learner.from_s:.2f} s" if learner.own else ""
+        where = " and ".join(filter(None, [servers, "released GPUs" if learner.learns_on_released else ""]))
+        when = "stream" if learner.streams else "batch"
+        return f"{when} on {where}: {self.time_s:.2f} s, {self.gpu_seconds:,.0f} GPU-seconds"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,146 +73,211 @@ class LearnerPlan:
         return f"LearnerPlan: {self.chosen} ({self.batch})"
 
 
-def speed_up(servers: float, loss_per_doubling: float) -> float:
-    """Return how many times as fast several servers learn together as one.
+class LateStart(NamedTuple):
+    """When a learner starts, with the step that it is expected to make, beside one with a learner from the step's start.
 
-    Example:
-        >>> speed_up(4, 0.1)
-        3.24
+    Attributes:
+        from_s: when its GPUs are allocated, from the start of the step.
+        time_s, gpu_seconds: of the whole step, means over scenarios. held_time_s, held_gpu_seconds: with ``from_s`` 0.
     """
-    return servers * float((1.0 - loss_per_doubling) ** np.log2(servers))
+
+    from_s: float
+    time_s: float
+    gpu_seconds: float
+    held_time_s: float
+    held_gpu_seconds: float
 
 
 def choose_learner(
-    plan: Plan,
-    problem: PlanningProblem,
-    work: TokenWork,
-    *,
-    gpus: Sequence[int] = (),
-    freed: bool = True,
-    loss_per_doubling: float = LOSS_PER_DOUBLING,
+    plan: Plan, problem: PlanningProblem, work: TokenWork, *, servers: Sequence[int] = (), released: bool = True
 ) -> LearnerPlan:
     """Return the best way to learn from a step of this plan.
 
     Args:
         plan: its actors release their GPUs when they are done. A runtime rule counts as if it never acted.
         problem: workload (with scenarios, means are over them), latency, admission and objective.
-        work: seconds per token, what learning waits for, and ``load_s``; its GPUs are what is chosen.
-        gpus: candidates for GPUs beside the actors; if empty 0 and the sizes of 1, 2, 4, ... actors, up to the cluster's.
-            Without 0 the learner always has GPUs of its own.
-        freed: GPUs that actors have given back may join the learner.
-        loss_per_doubling: share of its speed that a learner loses with every doubling of its servers.
+        work: per token; learners of sizes that its charges do not allow are no candidates.
+        servers: candidates for servers beside the actors, each the GPUs of one actor; if empty 0, 1, 2, 4, ... up to the
+            cluster's. Without 0 the learner always has GPUs of its own.
+        released: GPUs that actors have released may join the learner.
 
     Raises:
-        PlanningError: an argument is of the wrong type or out of its range, or the plan holds GPUs that nobody could take.
+        PlanningError: an argument is of the wrong type or out of its range, the plan holds GPUs that nobody could take, or no
+            learner is possible.
 
     Example:
         >>> import solver
         >>> from solver.step.learner import choose_learner
-        >>> from solver.step.token_work import TokenWork
+        >>> from solver.step.work import TokenWork
         >>> latency = solver.LatencyModel("mine", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
         >>> workload = solver.Workload([10] * 4, range(4), [50, 60, 70, 900])
         >>> problem = solver.PlanningProblem(workload, solver.Cluster(1, 1, 1), latency, solver.Objective(1.0))
         >>> plan = solver.random_split(problem, actors=1)
-        >>> learner = choose_learner(plan, problem, TokenWork(0.0, 0.01, unlock="group"))
-        >>> learner.chosen.learning, learner.chosen.time_s < learner.batch.time_s
-        ('stream', True)
+        >>> learner = choose_learner(plan, problem, TokenWork(0.0, 0.01))
+        >>> learner.chosen.learner.streams, learner.chosen.time_s < learner.batch.time_s
+        (True, True)
     """
-    check_plan(plan)
-    check_problem(problem)
-    if not isinstance(work, TokenWork):
-        raise PlanningError(f"work is {as_given(work)}; a TokenWork is needed")
-    if work.unlock == "batch":
-        raise PlanningError("unlock of the work is 'batch', which never streams; choose 'group' or 'response'")
-    if not (is_number(loss_per_doubling, 0) and loss_per_doubling < 1):
-        raise PlanningError(f"loss_per_doubling is {as_given(loss_per_doubling)}; a share of 0 or more and below 1 is needed")
-    size = problem.one_kind[0].gpus_per_actor
-    for number in gpus:
-        if not is_whole(number, 0) or number % size:
-            raise PlanningError(
-                f"gpus of a learner are {as_given(number)}; multiples of the {size} GPUs of an actor are needed"
-            )
+    for number in servers:
+        if not is_whole(number, 0):
+            raise PlanningError(f"servers of a learner are {as_given(number)}; whole numbers of 0 or more are needed")
+    search = _LearnerSearch(plan, problem, work, merges=True)
     if (held := next((actor.release for actor in plan.actors if actor.release != "done"), None)) is not None:
         raise PlanningError(
             f"the plan's actors hold their GPUs until the end of the {held}, so no learner can take them; release them when "
             "they are done"
         )
-    if not freed and len(gpus) and not any(gpus):
-        raise PlanningError(
-            "the learner has no gpus, and with freed False it may not use released ones; give numbers of 1 or more"
-        )
-    return _LearnerSearch(plan, problem, work, loss_per_doubling).best(tuple(gpus), freed)
+    return search.best(tuple(servers), released)
+
+
+def latest_start(
+    plan: Plan,
+    problem: PlanningProblem,
+    work: TokenWork,
+    learner: Learner,
+    *,
+    delay: float = 0.005,
+    gpus_per_server: int | None = None,
+    whole_groups: bool = False,
+) -> LateStart:
+    """Return the latest start of a learner with which the step is expected to end as early as with one from its start.
+
+    It is found by bisection, to 1/4,096 of the step. A learner that starts later than the step loads its models first.
+
+    Args:
+        plan, problem: see ``choose_learner``.
+        work: per token. learner: with servers of its own; its ``from_s`` is what is chosen.
+        delay: share of the step's time by which it may end later.
+        gpus_per_server: of the learner, which runs one item at a time on each server; None: those of an actor.
+        whole_groups: a group is prepared and learned from as one item on the learner, once all of it is complete.
+
+    Raises:
+        PlanningError: an argument is of the wrong type or out of its range, or the learner has no GPUs of its own.
+
+    Example:
+        >>> import solver
+        >>> from solver.step.learner import latest_start
+        >>> from solver.step.work import Learner, TokenWork
+        >>> latency = solver.LatencyModel("mine", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
+        >>> workload = solver.Workload([10] * 4, range(4), [50, 60, 70, 900])
+        >>> problem = solver.PlanningProblem(workload, solver.Cluster(1, 1, 1), latency)
+        >>> plan = solver.random_split(problem, actors=1)
+        >>> learner = Learner(1, grows=False, streams=True, overlaps=True)
+        >>> start = latest_start(plan, problem, TokenWork(0.0, 0.01), learner)
+        >>> start.from_s > 5, start.time_s <= 1.005 * start.held_time_s, start.gpu_seconds < start.held_gpu_seconds
+        (True, True, True)
+    """
+    if not isinstance(learner, Learner):
+        raise PlanningError(f"learner is {as_given(learner)}; a Learner is needed")
+    if not learner.own:
+        raise PlanningError("the learner has 0 servers of its own, so it has no start; own of 1 or more is needed")
+    if not is_number(delay, 0):
+        raise PlanningError(f"delay is {as_given(delay)}; a share of 0 or more is needed")
+    search = _LearnerSearch(plan, problem, work, merges=whole_groups, gpus_per_server=gpus_per_server)
+    return search.latest_start(learner, delay)
 
 
 class _LearnerSearch:
-    """Generation and items of learning in every scenario."""
+    """A plan's generation with its work in every scenario, and the steps that learners make of them.
 
-    def __init__(self, plan: Plan, problem: PlanningProblem, work: TokenWork, loss_per_doubling: float) -> None:
+    Args:
+        merges: a group, or a response that unlocks alone, is prepared and learned from as one item.
+    """
+
+    def __init__(
+        self, plan: Plan, problem: PlanningProblem, work: TokenWork, *, merges: bool, gpus_per_server: int | None = None
+    ) -> None:
+        check_plan(plan)
+        check_problem(problem)
+        if not isinstance(work, TokenWork):
+            raise PlanningError(f"work is {as_given(work)}; a TokenWork is needed")
         cluster, latency = problem.one_kind
-        self.problem, self.work, self.loss = problem, work, loss_per_doubling
-        self.plan, self.latency = plan, latency.affine
-        self.actors, self.size, self.usd_per_gpu_s = len(plan.actors), cluster.gpus_per_actor, cluster.usd_per_gpu_s
-        self.most = cluster.gpus // self.size
-        self.expected = self._case(problem.workload)
+        self.plan, self.problem, self.work, self.merges = plan, problem, work, merges
+        self.latency, self.actor_gpus, self.most = latency.affine, cluster.gpus_per_actor, cluster.max_actors
+        self.server_gpus = cluster.gpus_per_actor if gpus_per_server is None else gpus_per_server
+        self.price = cluster.usd_per_gpu_s if problem.objective.cost == "usd" else 1.0
+        self.begin_s = np.array([actor.start_s for actor in plan.actors])
         self.cases = [self._case(case) for case in problem.workload.cases()]
 
-    def _case(self, workload: Workload) -> tuple[Generated, FloatArray]:
-        """Return generation with completions of items, and the (I,) seconds of each item on one server."""
+    def _case(self, workload: Workload) -> tuple[Generated, StepWork]:
+        """Return generation with completions of items, and the work of the items."""
         generated = CutTimeline(self.plan, workload, self.latency, self.problem.admission).uncut
-        phases = replace(self.work, learner_gpus=0, learner_from_s=None, learner_grows=False, place="freed").of(workload)
-        if self.work.unlock == "response":
-            return generated, phases.prepare_s + phases.learn_s
-        generated, phases = by_group(generated, phases)
-        return generated, phases.learn_s
+        work = self.work.of(workload, self.server_gpus)
+        return _merged(generated, work) if self.merges else (generated, work)
 
-    def best(self, gpus: tuple[int, ...], freed: bool) -> LearnerPlan:
+    def totals(self, learner: Learner, cases: Sequence[tuple[Generated, StepWork]]) -> tuple[FloatArray, FloatArray]:
+        """Return the (S,) times and GPU-seconds of the step with this learner in these cases."""
+        times, costs = np.zeros(len(cases)), np.zeros(len(cases))
+        for i, (generated, work) in enumerate(cases):
+            times[i], phases_gpu_s = step_totals(generated.completion_s, generated.free_s, work, learner)
+            costs[i] = self.actor_gpus * float((generated.free_s - self.begin_s).sum()) + phases_gpu_s
+        return times, costs
+
+    def best(self, servers: tuple[int, ...], released: bool) -> LearnerPlan:
         """Return the best candidate; see ``choose_learner``."""
-        every = gpus or (0, *(self.size << k for k in range(self.most.bit_length())))
-        screened = self._valued(list(self._ways(every, freed)), [self.expected])
-        best = [sorted((one for one in screened if one.learning == learning), key=lambda one: one.value)[:FOLLOWED]
-                for learning in ("batch", "stream")]  # fmt: skip
-        candidates = self._valued([one[:4] for one in (screened[0], *best[0], *best[1])], self.cases)
-        batch = min((one for one in candidates if one.learning == "batch"), key=lambda one: one.value)
+        expected = self._case(self.problem.workload)
+        generation_s = float(expected[0].completion_s.max(initial=0.0))
+        every = servers or (0, *(1 << k for k in range(self.most.bit_length())))
+        learners = list(self._learners(every, released, generation_s))
+        if not learners:
+            raise PlanningError(
+                "no learner is possible: with released False it needs servers of 1 or more, of a size that the charges of the "
+                "work allow"
+            )
+        screened = self._valued(learners, [expected])
+        best = [sorted((one for one in screened if one.learner.streams == streams), key=lambda one: one.value)[:FOLLOWED]
+                for streams in (False, True)]  # fmt: skip
+        candidates = self._valued([one.learner for one in (screened[0], *best[0], *best[1])], self.cases)
+        batch = min((one for one in candidates if not one.learner.streams), key=lambda one: one.value)
         return LearnerPlan(min(candidates, key=lambda one: one.value), batch, candidates)
 
-    def _valued(self, ways: Sequence[Way], cases: Sequence[tuple[Generated, FloatArray]]) -> tuple[LearnerCandidate, ...]:
+    def _learners(self, servers: tuple[int, ...], released: bool, generation_s: float) -> Iterator[Learner]:
+        """Return the candidates that the charges allow; learning from the batch comes first."""
+        for streams in (False, True):
+            for own in sorted(servers):
+                for share in STARTS if own else (0.0,):
+                    for grows in (False, True) if own else (True,):
+                        learner = Learner(own, share * generation_s, grows, streams, overlaps=True)
+                        fits = self.work.charges.fits(learner.servers(len(self.plan.actors)))
+                        if fits and (released or not grows):
+                            yield learner
+
+    def _valued(self, learners: Sequence[Learner], cases: Sequence[tuple[Generated, StepWork]]) -> tuple[LearnerCandidate, ...]:
         """Return the candidates with means and values over these cases."""
-        totals = [self._totals(*way, cases) for way in ways]
-        price = self.usd_per_gpu_s if self.problem.objective.cost == "usd" else 1.0
-        reference = float(totals[0][0].mean()), float(totals[0][1].mean()) * price
+        totals = [self.totals(learner, cases) for learner in learners]
+        reference = float(totals[0][0].mean()), float(totals[0][1].mean()) * self.price
         return tuple(
             LearnerCandidate(
-                *way, float(times.mean()), float(costs.mean()),
-                self.problem.objective.value_over(times, costs * price, reference),
+                learner, float(times.mean()), float(costs.mean()),
+                self.problem.objective.value_over(times, costs * self.price, reference),
             )
-            for way, (times, costs) in zip(ways, totals, strict=True)
+            for learner, (times, costs) in zip(learners, totals, strict=True)
         )  # fmt: skip
 
-    def _ways(self, gpus: tuple[int, ...], freed: bool) -> Iterator[Way]:
-        """Return learning, GPUs, start and growth of every candidate; learning from the batch comes first."""
-        starts = [share * float(self.expected[0].completion_s.max(initial=0.0)) for share in STARTS]
-        growths = (False, True) if freed else (False,)
-        for learning in ("batch", "stream"):
-            for number in sorted(gpus):
-                if number:
-                    yield from ((learning, number, from_s, grows) for from_s in starts for grows in growths)
-                elif freed:
-                    yield learning, 0, 0.0, True
+    def latest_start(self, learner: Learner, delay: float) -> LateStart:
+        """Return the latest start; see the function of this name."""
 
-    def _totals(
-        self, learning: str, gpus: int, from_s: float, grows: bool, cases: Sequence[tuple[Generated, FloatArray]]
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return the (S,) times and GPU-seconds of the step in these cases."""
-        begin_s = np.array([actor.start_s for actor in self.plan.actors])
-        servers = gpus // self.size + (self.actors if grows else 0)
-        slower = servers / speed_up(servers, self.loss)
-        times, costs = np.zeros(len(cases)), np.zeros(len(cases))
-        for i, (generated, seconds) in enumerate(cases):
-            work = PhaseWork(
-                np.zeros(len(seconds)), seconds * slower, np.arange(len(seconds)),
-                "batch" if learning == "batch" else "response", gpus, from_s if gpus else None, bool(gpus) and grows,
-                "learner" if gpus else "freed", self.size, self.work.load_s,
-            )  # fmt: skip
-            times[i], phases_gpu_s = step_totals(generated.completion_s, generated.free_s, work)
-            costs[i] = self.size * float((generated.free_s - begin_s).sum()) + phases_gpu_s
-        return times, costs
+        def step(from_s: float) -> tuple[float, float]:
+            times, costs = self.totals(replace(learner, from_s=from_s), self.cases)
+            return float(times.mean()), float(costs.mean())
+
+        held = step(0.0)
+        early, late, found = 0.0, held[0], held
+        for _ in range(HALVINGS):
+            middle = (early + late) / 2
+            tried = step(middle)
+            if tried[0] <= held[0] * (1 + delay):
+                early, found = middle, tried
+            else:
+                late = middle
+        return LateStart(early, *found, *held)
+
+
+def _merged(generated: Generated, work: StepWork) -> tuple[Generated, StepWork]:
+    """Return generation and work with one item for each set of responses that unlocks together, once all of it is complete."""
+    items = work.unlocked_by(streams=True)
+    count = int(items.max(initial=-1)) + 1
+    completion_s, nothing = np.zeros(count), np.zeros(count)
+    np.maximum.at(completion_s, items, generated.completion_s)
+    seconds = np.bincount(items, work.prepare_s + work.learn_s, count)
+    whole = replace(work, prepare_s=nothing, learn_s=seconds, group=np.arange(count), unlock="response")
+    return replace(generated, completion_s=completion_s), whole

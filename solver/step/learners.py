@@ -8,38 +8,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from functools import reduce
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solver.model.step_levers import LEARNER, OVERLAP, PREWARMING, STREAMING, lever_bits
 from solver.model.workload import FloatArray, IntArray
+from solver.step.charges import Charges
 
 BoolArray = NDArray[np.bool_]
 STEPS = 16  # counts of servers that are tried, at most
 STARTS = tuple(share / 13 for share in range(13))  # of a learner that streams, as shares of the generation time
 LOADED = math.nan  # in place of a share: allocated so that its models are loaded when generation is over
-
-
-class Charging(Protocol):
-    """What learners of so many servers pay; see ``LearnerCharges`` and ``SizedCharges``."""
-
-    def fits(self, servers: int) -> bool:
-        """Return whether a learner of so many servers is possible."""
-        ...
-
-    def slower(self, servers: int) -> float:
-        """Return how many times as long learning of a response takes as at full speed."""
-        ...
-
-    def loading_s(self, servers: int) -> float:
-        """Return the seconds to load models on each server."""
-        ...
-
-    def finish_s(self, servers: int) -> float:
-        """Return the seconds that every server works at the end of the step."""
-        ...
 
 
 def servers_per_block(servers: int) -> int:
@@ -61,7 +41,7 @@ class Learners:
         grows: (W,) whether servers that actors release join it. A learner without servers of its own has only those.
         streams: (W,) whether learning runs while others decode. overlaps: (W,) whether preparation does.
         servers: (W,) of the learner in all.
-        slower, load_s, finish_s: (W,) what so many servers pay (``Charging``).
+        slower, load_s, finish_s: (W,) what so many servers pay (``Charges``).
     """
 
     own: IntArray
@@ -100,7 +80,7 @@ class Learners:
 
 def charged(
     own: IntArray, from_s: FloatArray, grows: BoolArray, streams: BoolArray, overlaps: BoolArray, actors: IntArray,
-    charges: Charging,
+    charges: Charges,
 ) -> Learners:  # fmt: skip
     """Return learners with what they pay.
 
@@ -113,7 +93,7 @@ def charged(
     return Learners(own, from_s, grows, streams, overlaps, servers, *(np.array(column, dtype=float)[of] for column in pays))
 
 
-def learners_beside(actors: int, all_servers: int, generation_s: FloatArray, charges: Charging) -> Learners:
+def learners_beside(actors: int, all_servers: int, generation_s: FloatArray, charges: Charges) -> Learners:
     """Return the learners that are tried beside each of G plans with so many actors, those of the first plan first.
 
     The first learner of every plan has all servers from the end of generation, which no lever changes.

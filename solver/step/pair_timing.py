@@ -15,7 +15,7 @@ import numpy as np
 
 from solver.model.workload import FloatArray, IntArray
 from solver.step.learners import Learners
-from solver.step.work import PhaseWork
+from solver.step.work import StepWork
 
 CHUNK = 12_000  # servers of all pairs that are timed together: as many as a processor's cache holds
 
@@ -32,7 +32,7 @@ class StepItems:
     """
 
     def __init__(
-        self, completion_s: FloatArray, free_s: FloatArray, gpu_s: float, work: PhaseWork, blocks: int | None = None,
+        self, completion_s: FloatArray, free_s: FloatArray, gpu_s: float, work: StepWork, blocks: int | None = None,
         together: int = 1,
     ) -> None:  # fmt: skip
         self.gpus, self.gpu_s, self.actors, self.together = work.gpus_per_actor, gpu_s, len(free_s), together

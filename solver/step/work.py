@@ -1,12 +1,13 @@
-"""Defines ``PhaseWork``: preparation and learning of a step's responses as work, and the servers that it may run on.
+"""What preparation and learning of a step take (``StepWork``), and where and when they run (``Learner``).
 
 A server is the GPUs of one actor. Preparation (rewards, reference log-probabilities, values) of a response follows its
 completion. Learning accumulates its gradient; the optimizer steps once, after all responses, so their order does not matter.
+Before lengths are known, work is stated per token (``TokenWork``), as configurations and options of policies carry it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,55 +15,43 @@ from numpy.typing import ArrayLike, NDArray
 
 from solver.model.errors import PlanningError, as_given, check_flags, is_number, is_whole
 from solver.model.number_arrays import number_array
-from solver.model.workload import FloatArray
+from solver.model.workload import FloatArray, Workload
+from solver.step.charges import Charges
 
 IntArray = NDArray[np.int64]
-UNLOCKS = ("response", "group", "batch")
-PLACES = ("freed", "beside", "learner")
+UNLOCKS = ("response", "group")
+PLACES = ("learner", "freed", "beside")
 
 
 @dataclass(frozen=True, eq=False)
-class PhaseWork:
-    """Preparation and learning of R responses.
+class StepWork:
+    """What preparation and learning of R responses take.
 
     Args:
-        prepare_s, learn_s: (R,) seconds of each response on one server, 0 or more.
+        prepare_s, learn_s: (R,) seconds of each response on one server at full speed, 0 or more.
         group: (R,) group of each response, the samples of a prompt for example.
-        unlock: what learning of a response waits for: preparation of the ``response`` itself (PPO), of its ``group`` (GRPO), or
-            of the whole ``batch``.
-        learner_gpus: GPUs of the learner beside the actors. With 0, learning runs where preparation runs.
-        learner_from_s: when the learner's GPUs are allocated; None for the start of the step. They are held until its end.
-        learner_grows: GPUs that actors have given back join the learner's. Learner and released GPUs are then one pool.
-        place: where preparation runs: on GPUs ``freed`` by actors, on GPUs ``beside`` the cluster, as many as the actors have,
-            or on the ``learner``.
+        unlock: what streamed learning of a response waits for: preparation of the ``response`` itself (PPO) or of its
+            ``group`` (GRPO).
         gpus_per_actor: GPUs of one server.
-        load_s: seconds to load models on GPUs that are held meanwhile: on freed ones right before their first item, and on a
-            learner's that are allocated after the start of the step.
-        finish_s: seconds that every server of learning works when all responses are learned from: the reduction of gradients.
+        charges: what a learner pays beside, by its number of servers.
 
     Raises:
-        PlanningError: seconds are negative or not finite, an array has another length, the learner has no whole server, or
-            ``unlock`` or ``place`` is unknown.
+        PlanningError: seconds are negative or not finite, an array has another length, or ``unlock`` is unknown.
 
     Example:
         >>> from solver.step.follow import follow
-        >>> from solver.step.work import PhaseWork
-        >>> work = PhaseWork([1.0, 1.0], [2.0, 2.0], group=[0, 0], unlock="group")
-        >>> follow([3.0, 5.0], [3.0, 5.0], work).step_s
+        >>> from solver.step.work import Learner, StepWork
+        >>> work = StepWork([1.0, 1.0], [2.0, 2.0], group=[0, 0])
+        >>> follow([3.0, 5.0], [3.0, 5.0], work, Learner(streams=True, overlaps=True)).step_s
         8.0
     """
 
     prepare_s: Any
     learn_s: Any
     group: Any
-    unlock: str = "response"
-    learner_gpus: int = 0
-    learner_from_s: float | None = None
-    learner_grows: bool = False
-    place: str = "freed"
+    unlock: str = "group"
     gpus_per_actor: int = 1
-    load_s: float = 0.0
-    finish_s: float = 0.0
+    charges: Charges = field(default_factory=Charges)
 
     def __post_init__(self) -> None:
         seconds = _seconds("prepare_s", self.prepare_s, None)
@@ -70,33 +59,9 @@ class PhaseWork:
         object.__setattr__(self, "learn_s", _seconds("learn_s", self.learn_s, len(seconds)))
         object.__setattr__(self, "group", _groups(self.group, len(seconds)))
         _check_known("unlock", self.unlock, UNLOCKS)
-        _check_known("place", self.place, PLACES)
-        for name in ("load_s", "finish_s"):
-            if not is_number(getattr(self, name), 0):
-                given = as_given(getattr(self, name))
-                raise PlanningError(f"{name} is {given}; a finite number of seconds of 0 or more is needed")
-        self._check_learner()
-
-    def _check_learner(self) -> None:
-        """Refuse a learner that has no whole server, or that ``place`` needs and there is none."""
+        _check_charges(self.charges)
         if not is_whole(self.gpus_per_actor, 1):
             raise PlanningError(f"gpus_per_actor is {as_given(self.gpus_per_actor)}; a whole number of 1 or more is needed")
-        least = 1 if self.place == "learner" else 0
-        if not is_whole(self.learner_gpus, least):
-            where = " where preparation runs on the learner" if least else ""
-            raise PlanningError(
-                f"learner_gpus is {as_given(self.learner_gpus)}; a whole number of {least} or more is needed{where}"
-            )
-        if self.learner_gpus % self.gpus_per_actor:
-            raise PlanningError(
-                f"learner_gpus is {self.learner_gpus}; a multiple of the {self.gpus_per_actor} GPUs of an actor is needed"
-            )
-        if self.learner_from_s is not None and not is_number(self.learner_from_s, 0):
-            raise PlanningError(f"learner_from_s is {as_given(self.learner_from_s)}; a time of 0 or more, or None, is needed")
-        check_flags(learner_grows=self.learner_grows)
-        if not self.learner_gpus and (self.learner_grows or self.learner_from_s is not None):
-            name = "learner_grows" if self.learner_grows else "learner_from_s"
-            raise PlanningError(f"{name} is given, but the learner has no GPUs; give learner_gpus of 1 or more")
 
     def __len__(self) -> int:
         """Return the number of responses."""
@@ -104,67 +69,134 @@ class PhaseWork:
 
     @property
     def total_s(self) -> float:
-        """Return the seconds of all preparation and learning on one server."""
+        """Return the seconds of all preparation and learning on one server at full speed."""
         return float(self.prepare_s.sum() + self.learn_s.sum())
 
-    @property
-    def learner_servers(self) -> int:
-        """Return the servers of the learner."""
-        return self.learner_gpus // self.gpus_per_actor
+    def unlocked_by(self, streams: bool) -> IntArray:
+        """Return (R,) the number, from 0, of the set of responses that are prepared before each one is learned from.
 
-    def unlocked_s(self, prepared_s: ArrayLike) -> FloatArray:
+        Args:
+            streams: learning does not wait for the whole batch.
+        """
+        if not streams:
+            return np.zeros(len(self), np.int64)
+        if self.unlock == "response":
+            return np.arange(len(self))
+        return np.unique(self.group, return_inverse=True)[1]
+
+    def unlocked_s(self, prepared_s: ArrayLike, streams: bool = True) -> FloatArray:
         """Return (R,) when each response may be learned from, given (R,) times at which the responses are prepared."""
         prepared = np.asarray(prepared_s, dtype=float)
-        if self.unlock == "response" or not len(prepared):
+        if not len(prepared) or (streams and self.unlock == "response"):
             return prepared
-        if self.unlock == "batch":
-            return np.full(len(prepared), prepared.max())
-        names, of = np.unique(self.group, return_inverse=True)
-        latest = np.full(len(names), -np.inf)
-        np.maximum.at(latest, of, prepared)
-        return np.asarray(latest[of])
+        sets = self.unlocked_by(streams)
+        latest = np.full(int(sets.max()) + 1, -np.inf)
+        np.maximum.at(latest, sets, prepared)
+        return np.asarray(latest[sets])
 
 
-@dataclass(frozen=True, eq=False)
-class Servers:
-    """The S servers of preparation and learning.
+@dataclass(frozen=True)
+class TokenWork:
+    """Work of a step before its lengths are known: preparation and learning in proportion to tokens, prompts included.
 
-    Attributes:
-        free_s: (S,) when each is free. pool: (S,) number of its pool; an item runs on any server of its pool.
-        actor: (S,) the actor whose GPUs it has, -1 for GPUs beside the actors. learner: (S,) whether the learner holds it.
-        prepare, learn: pools of preparation and of learning.
+    Args:
+        prepare_per_token_s, learn_per_token_s: seconds per token on one server at full speed, 0 or more.
+        unlock, charges: see ``StepWork``; groups are prompts.
+
+    Raises:
+        PlanningError: seconds per token are negative or not finite, or ``unlock`` is unknown.
+
+    Example:
+        >>> import solver
+        >>> from solver.step.work import TokenWork
+        >>> workload = solver.Workload([10], [0, 0], [90, 190])
+        >>> TokenWork(0.001, 0.002).of(workload).learn_s.tolist()
+        [0.2, 0.4]
     """
 
-    free_s: FloatArray
-    pool: IntArray
-    actor: IntArray
-    learner: NDArray[np.bool_]
-    prepare: int
-    learn: int
+    prepare_per_token_s: float
+    learn_per_token_s: float
+    unlock: str = "group"
+    charges: Charges = field(default_factory=Charges)
+
+    def __post_init__(self) -> None:
+        for name in ("prepare_per_token_s", "learn_per_token_s"):
+            if not is_number(getattr(self, name), 0):
+                raise PlanningError(f"{name} is {as_given(getattr(self, name))}; a finite number of 0 or more is needed")
+        _check_known("unlock", self.unlock, UNLOCKS)
+        _check_charges(self.charges)
+
+    def of(self, workload: Workload, gpus_per_actor: int = 1) -> StepWork:
+        """Return the work of these lengths; of scenarios, the workload's own lengths count."""
+        tokens = workload.prompt_tokens[workload.prompt_of] + workload.response_tokens
+        return StepWork(
+            tokens * self.prepare_per_token_s, tokens * self.learn_per_token_s, workload.prompt_of, self.unlock,
+            gpus_per_actor, self.charges,
+        )  # fmt: skip
 
 
-def servers_of(work: PhaseWork, free_s: FloatArray) -> Servers:
-    """Return the servers of a step whose actors give their GPUs back at the (N,) times ``free_s``.
+@dataclass(frozen=True)
+class Learner:
+    """Where and when a step is prepared and learned from. By default both follow generation, on all GPUs of the actors.
 
-    Models are then loaded there.
+    Args:
+        own: servers of the learner beside the actors, each the GPUs of one actor. from_s: when they are allocated; they are
+            held until the end of the step.
+        grows: GPUs that actors have released join the learner. A learner without ``own`` servers has only those.
+        streams: a response is learned from as soon as it is unlocked; else when the whole batch is prepared.
+        overlaps: a response is prepared as soon as it is complete; else when the whole batch is.
+        place: where preparation runs: on the ``learner``, on GPUs ``freed`` by actors, or on GPUs ``beside`` the cluster, as
+            many as the actors have. Without ``own`` servers learning runs there, too, and the learner's are the freed ones.
+
+    Raises:
+        PlanningError: a number is out of its range, or ``place`` is unknown.
     """
-    actors, learner = len(free_s), work.learner_servers
-    uses_freed = work.place == "freed" or work.learner_grows
-    prepare = 1 if work.place == "learner" or (work.learner_grows and work.place == "freed") else 0
-    learn = 1 if learner else prepare
-    freed_pool = 1 if work.learner_grows else 0
-    parts = [  # (free from, pool, first actor or -1, whether it is the learner)
-        *([(at_s + work.load_s, freed_pool, actor, False) for actor, at_s in enumerate(free_s.tolist())] if uses_freed else []),
-        *([(0.0, 0, -1, False)] * actors if work.place == "beside" else []),
-        *[(work.learner_from_s + work.load_s if work.learner_from_s else 0.0, 1, -1, True)] * learner,
-    ]
-    free, pool, actor, is_learner = (list(column) for column in zip(*parts, strict=True)) if parts else ([], [], [], [])
-    return Servers(
-        np.array(free, float), np.array(pool, np.int64), np.array(actor, np.int64), np.array(is_learner, bool), prepare, learn
-    )
+
+    own: int = 0
+    from_s: float = 0.0
+    grows: bool = True
+    streams: bool = False
+    overlaps: bool = False
+    place: str = "learner"
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.own, 0):
+            raise PlanningError(f"own is {as_given(self.own)}; a whole number of servers of 0 or more is needed")
+        if not is_number(self.from_s, 0):
+            raise PlanningError(f"from_s is {as_given(self.from_s)}; a time of 0 or more is needed")
+        check_flags(grows=self.grows, streams=self.streams, overlaps=self.overlaps)
+        _check_known("place", self.place, PLACES)
+
+    def servers(self, actors: int) -> int:
+        """Return the servers of the learner beside a plan of so many actors."""
+        return self.own + (actors if self.grows or not self.own else 0)
+
+    def prepares_from_s(self, completion_s: FloatArray) -> FloatArray:
+        """Return (R,) when each response may be prepared, given (R,) times at which the responses are complete."""
+        return completion_s if self.overlaps else np.full(len(completion_s), completion_s.max(initial=0.0))
+
+    @property
+    def prepares_on(self) -> str:
+        """Return ``place``, or ``freed`` where the learner has only released GPUs."""
+        return "freed" if self.place == "learner" and not self.own else self.place
+
+    @property
+    def one_pool(self) -> bool:
+        """Return whether preparation and learning run on the same servers."""
+        return not self.own or self.place == "learner" or (self.grows and self.place == "freed")
+
+    @property
+    def learns_on_released(self) -> bool:
+        """Return whether learning runs on GPUs that actors have released."""
+        return self.grows if self.own else self.place != "beside"
+
+    @property
+    def prepares_on_released(self) -> bool:
+        """Return whether preparation runs on GPUs that actors have released."""
+        return self.prepares_on == "freed" or (self.place == "learner" and self.grows)
 
 
-def times(name: str, values: ArrayLike, length: int | None, needed: str) -> FloatArray:
+def seconds_of(name: str, values: ArrayLike, length: int | None, needed: str) -> FloatArray:
     """Return (``length``,) finite times; refuse anything else, saying what is ``needed``."""
     array = number_array(name, values)
     if array.ndim != 1 or (length is not None and len(array) != length):
@@ -176,9 +208,19 @@ def times(name: str, values: ArrayLike, length: int | None, needed: str) -> Floa
     return seconds
 
 
+def check_fits(work: StepWork, responses: int, gpus: int) -> None:
+    """Refuse work of another number of responses, or of another number of GPUs per actor (a PlanningError)."""
+    if len(work) != responses:
+        raise PlanningError(
+            f"the work has {len(work)} responses, but the workload has {responses}; one entry for each is needed"
+        )
+    if work.gpus_per_actor != gpus:
+        raise PlanningError(f"gpus_per_actor of the work is {work.gpus_per_actor}, but an actor has {gpus} GPUs; give {gpus}")
+
+
 def _seconds(name: str, values: ArrayLike, length: int | None) -> FloatArray:
     """Return (R,) seconds of 0 or more."""
-    seconds = times(name, values, length, "one number per response is needed")
+    seconds = seconds_of(name, values, length, "one number per response is needed")
     wrong = np.flatnonzero(seconds < 0)
     if len(wrong):
         raise PlanningError(f"{name}[{wrong[0]}] is {seconds[wrong[0]]:g}; seconds of 0 or more are needed")
@@ -200,3 +242,12 @@ def _groups(group: ArrayLike, responses: int) -> IntArray:
 def _check_known(name: str, value: str, known: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in known:
         raise PlanningError(f"{name} {as_given(value)} is unknown; choose one of {', '.join(known)}")
+
+
+def _check_charges(charges: Charges) -> None:
+    if not isinstance(charges, Charges):
+        raise PlanningError(f"charges is {as_given(charges)}; Charges are needed")
+
+
+BESIDE_DECODING = Learner(streams=True, overlaps=True)
+"""Preparation and learning on released GPUs, each as soon as it can start."""

@@ -34,7 +34,7 @@ from rlhfless.scheduling.rlhfuse import GlobalCut
 from solver import Cluster, Objective, Plan, PlanningProblem, Workload, random_split
 from solver.lengths.survival import from_scenarios
 from solver.step.cut import choose_cut
-from solver.step.token_work import TokenWork
+from solver.step.work import BESIDE_DECODING, Learner, TokenWork
 
 SETTINGS = (
     ("GSM8K", "l40s-qwen2.5-7b-tp4", 4),
@@ -65,10 +65,12 @@ def case_of(workload: Workload, profile: str, actors: int, seed: int) -> Case:
     return Case(random_split(problem, actors=actors, seed=seed), problem, latency.prefill_per_token_s)
 
 
-def step_s(case: Case, work: TokenWork, *, cuts: bool = True) -> tuple[float, float, float, int]:
+def step_s(
+    case: Case, work: TokenWork, learner: Learner = BESIDE_DECODING, *, cuts: bool = True
+) -> tuple[float, float, float, int]:
     """Return time and GPU-seconds of the best step in hindsight, with its cut's share and actors (0 and all: none)."""
     shares = {} if cuts else {"shares": ()}
-    chosen = choose_cut(case.plan, case.problem, work, followed=EVERY, **shares)
+    chosen = choose_cut(case.plan, case.problem, work, learner, followed=EVERY, **shares)
     return chosen.time_s, chosen.gpu_seconds, chosen.share, chosen.keep
 
 
@@ -85,26 +87,25 @@ def speedups(steps: Sequence[Draw], profile: str, actors: int, algorithm: str) -
     for seed, draw in enumerate(steps):
         case = case_of(draw.workload, profile, actors, seed)
         rates = prepare * case.pass_s, learn * case.pass_s
-        alone = TokenWork(rates[0], 0.0, "batch")
-        whole = TokenWork(*rates, "batch")
+        alone, whole, at_the_end = TokenWork(rates[0], 0.0), TokenWork(*rates, unlock), Learner(overlaps=True)
         tokens = whole.of(draw.workload, case.problem.one_kind[0].gpus_per_actor)
         generated = add("generation", case.plan.makespan_s)
         prepared = generated + add("prepare", float(tokens.prepare_s.sum()) / actors)
         everything = prepared + add("learn", float(tokens.learn_s.sum()) / actors)
         add("gen+prep", prepared)
         add("step", everything)
-        add("gen+prep freed", step_s(case, alone, cuts=False)[0])
-        best = step_s(case, alone)
+        add("gen+prep freed", step_s(case, alone, at_the_end, cuts=False)[0])
+        best = step_s(case, alone, at_the_end)
         add("gen+prep cut", best[0])
         cuts.append(best[2:])
-        add("rlhfuse", step_s(case, whole)[0])
-        add("rlhfuse+stream", step_s(case, replace(whole, unlock=unlock))[0])
+        add("rlhfuse", step_s(case, whole, at_the_end)[0])
+        add("rlhfuse+stream", step_s(case, whole)[0])
         size = tokens.gpus_per_actor
         for name, servers in (("half", max(1, actors // 2)), ("all", actors)):
-            learner = TokenWork(*rates, unlock, servers * size, place="learner")
+            learner = replace(BESIDE_DECODING, own=servers, grows=False)
             serial_s = add(f"serial {name}", generated + tokens.total_s / servers)
             add(f"serial {name} gpu_s", case.plan.gpu_seconds + size * servers * serial_s)
-            streamed = step_s(case, learner, cuts=False)
+            streamed = step_s(case, whole, learner, cuts=False)
             add(f"stream {name}", streamed[0])
             add(f"stream {name} gpu_s", streamed[1])
     mean = {name: float(np.mean(values)) for name, values in sums.items()}
@@ -134,7 +135,7 @@ def chosen_before(steps: Sequence[Draw], profile: str, actors: int, *, predicts:
         began = time.process_time()
         cut = choose_cut(case.plan, expected, work)
         took_s = time.process_time() - began
-        items = phase_work_items(work.of(draw.workload, cluster.gpus_per_actor), cluster, actors)
+        items = phase_work_items(work.of(draw.workload, cluster.gpus_per_actor), BESIDE_DECODING, cluster, actors)
         owners, lengths = draw.workload.prompt_of.tolist(), draw.workload.response_tokens.tolist()
         tokens, limit = draw.workload.prompt_tokens.tolist(), int(draw.workload.max_response_tokens)
         requests = [Request(i, tokens[p], limit, target_tokens=n) for i, (p, n) in enumerate(zip(owners, lengths, strict=True))]
@@ -164,9 +165,9 @@ def curves(actors: int = 8) -> dict[str, list[tuple[float, float, float]]]:
         case = case_of(draw.workload, "l40s-qwen2.5-7b-tp4", actors, 0)
         tokens = float((draw.workload.prompt_tokens[draw.workload.prompt_of] + draw.workload.response_tokens).sum())
         generated = case.plan.makespan_s
-        work = TokenWork(ratio * generated * actors / tokens, 0.0, "batch")
+        work, learner = TokenWork(ratio * generated * actors / tokens, 0.0), Learner(overlaps=True)
         at_end = generated * (1 + ratio)
-        found[name].append((x, at_end / step_s(case, work, cuts=False)[0], at_end / step_s(case, work)[0]))
+        found[name].append((x, at_end / step_s(case, work, learner, cuts=False)[0], at_end / step_s(case, work, learner)[0]))
     return found
 
 

@@ -28,7 +28,7 @@ from rlhfless.latency import CallTable, CostOptions, StepBatch
 from rlhfless.scheduling.dataflow import MarkovSearch, colocated_plan, megatron_plan, real_plan
 from solver import Cluster
 from solver.layouts import StepPlan, dpo, grpo, plan_step, ppo, remax
-from solver.layouts.schedule import Order
+from solver.layouts.times import Order
 
 GRAPHS = {"ppo": ppo, "grpo": grpo, "remax": remax, "dpo": dpo}
 ACTORS = {8: "llama2-7b", 16: "llama2-13b", 32: "codellama-34b", 64: "llama2-70b", 128: "llama2-70b"}

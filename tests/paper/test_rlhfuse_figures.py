@@ -14,7 +14,7 @@ from rlhfless.latency import load_profile
 from rlhfless.paper import OTHER_FIGURES, Numbers, Runs, Sources, rlhfuse
 from solver import Cluster, Objective, PlanningProblem, random_split
 from solver.step.cut import choose_cut
-from solver.step.token_work import TokenWork
+from solver.step.work import Learner, TokenWork
 
 CUT, SCHEDULES = OTHER_FIGURES["rlhfuse_cut"], OTHER_FIGURES["rlhfuse_schedules"]
 SMALL = {"draws": 1, "actors": 4, "shares": (0.1, 0.2, 0.5)}
@@ -38,8 +38,9 @@ def test_the_curve_has_its_least_time_where_the_cut_is_chosen(curve: Numbers) ->
     latency = load_profile("l40s-qwen2.5-7b-tp4").affine
     size = latency.gpus_per_actor
     problem = PlanningProblem(workload, Cluster(4, size, size), latency, Objective(1.0))
-    work = TokenWork(latency.prefill_per_token_s, 0.0, "batch")
-    chosen = choose_cut(random_split(problem, actors=4, seed=0), problem, work, shares=SMALL["shares"], followed=10_000)
+    work, learner = TokenWork(latency.prefill_per_token_s, 0.0), Learner(overlaps=True)
+    split = random_split(problem, actors=4, seed=0)
+    chosen = choose_cut(split, problem, work, learner, shares=SMALL["shares"], followed=10_000)
     first = rlhfuse.best(curve).iloc[0]
     assert (first["data_set"], first["passes"]) == (history.name, 1)
     assert first["time_s"] == pytest.approx(chosen.time_s)

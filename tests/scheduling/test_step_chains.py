@@ -17,8 +17,8 @@ from rlhfless.scheduling.dataflow import MarkovSearch, real, real_plan
 from rlhfless.scheduling.dataflow.chains import Known, MetropolisChain, accepted
 from solver import Cluster
 from solver.layouts import dpo, grpo, plan_step, ppo
-from solver.layouts.options import CallOptions
-from solver.layouts.schedule import periods_s, step_times
+from solver.layouts.costs import CallOptions
+from solver.layouts.times import periods_s, step_times
 from solver.model.errors import PlanningError
 
 CLUSTER = Cluster(1, 2, 1)

@@ -15,8 +15,8 @@ from rlhfless.scheduling.dataflow import colocated_plan
 from rlhfless.scheduling.dataflow.colocated import partitions, placements
 from solver import Cluster
 from solver.layouts import CallMemory, Layout, dpo, grpo, missing_share, plan_step, ppo
-from solver.layouts.options import CallOptions
-from solver.layouts.schedule import periods_s
+from solver.layouts.costs import CallOptions
+from solver.layouts.times import periods_s
 
 
 class Costs:

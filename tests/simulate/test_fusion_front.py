@@ -14,7 +14,7 @@ import solver
 from rlhfless.errors import InputError
 from rlhfless.latency import load_profile
 from rlhfless.simulate import Comparison, LoggedStep, SimulationConfig, fusion_front, logged_steps, simulate_steps, streaming
-from solver.step.token_work import TokenWork
+from solver.step.work import Learner, TokenWork
 
 pytestmark = pytest.mark.full
 WEIGHTS = [0.3, 1.0]
@@ -29,9 +29,10 @@ def step() -> tuple[LoggedStep, SimulationConfig]:
         for i, tokens in enumerate(np.clip(rng.lognormal(5, 0.8, 48), 1, 900))
     ]  # fmt: skip
     logged = next(logged_steps(pd.DataFrame(rows), max_response_tokens=900))
-    work = TokenWork(2e-4, 8e-4, unlock="group", learner_gpus=4)
+    work, learner = TokenWork(2e-4, 8e-4), Learner(own=2, grows=False, place="freed")
     profile = load_profile("l40s-qwen2.5-3b-tp2")
-    return logged, SimulationConfig(solver.Cluster(1, 16, 2, kind="l40s"), profile, work=work, bound_work=0)
+    cluster = solver.Cluster(1, 16, 2, kind="l40s")
+    return logged, SimulationConfig(cluster, profile, work=work, learner=learner, bound_work=0)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,8 @@ def front(step: tuple[LoggedStep, SimulationConfig]) -> Comparison:
 
 def test_every_row_is_the_step_simulated_alone(front: Comparison, step: tuple[LoggedStep, SimulationConfig]) -> None:
     logged, setting = step
-    alone = replace(setting, objective=replace(setting.objective, time_weight=1.0), fuse="learn")
+    learner = replace(setting.learner, streams=True, overlaps=True)
+    alone = replace(setting, objective=replace(setting.objective, time_weight=1.0), learner=learner)
     expected = simulate_steps([logged], alone, ["spread"]).table.iloc[0]
     row = front.table.query("policy == 'spread' and learning == 'stream' and time_weight == 1.0").iloc[0]
     assert (row["time_s"], row["gpu_seconds"]) == (expected["time_s"], expected["gpu_seconds"])
@@ -66,12 +68,10 @@ def test_batch_stands_beside_stream(front: Comparison) -> None:
         streaming(front, 0.5)
 
 
-def test_work_that_streams_and_time_weights_are_needed(step: tuple[LoggedStep, SimulationConfig]) -> None:
+def test_work_and_time_weights_are_needed(step: tuple[LoggedStep, SimulationConfig]) -> None:
     logged, setting = step
-    with refused(InputError):
-        fusion_front(logged, replace(setting, work=None))
-    with refused(InputError, "'batch'"):
-        fusion_front(logged, replace(setting, work=TokenWork(1e-5, 1e-5, "batch")))
+    with refused(InputError, "work is needed"):
+        fusion_front(logged, replace(setting, work=None, learner=Learner()))
     with refused(InputError):
         fusion_front(logged, setting, time_weights=[])
     with refused(InputError, "'stream'"):

@@ -7,9 +7,11 @@ import math
 import pytest
 
 import rlhfless as rl
-from rlhfless.simulate import WEAK, DrawnDrafts, StepCosts, WholeStep, lever_savings, lever_stages
+from rlhfless.simulate import WEAK, DrawnDrafts, WholeStep, lever_savings, lever_stages
 from rlhfless.simulate.whole_steps.lever_tables import PLAIN, STAGES
 from solver import Objective
+from solver.step.charges import Charges
+from solver.step.work import TokenWork
 
 WEIGHT = 0.7
 
@@ -18,7 +20,7 @@ WEIGHT = 0.7
 def step() -> WholeStep:
     planned = rl.load("data/traces/arithmetic-grpo", 8, "l40s-qwen2.5-3b-tp2", verbose=False).plan()
     token_s = planned.setting.latency.prefill_per_token_s
-    return WholeStep(planned.logged, planned.setting, StepCosts(token_s, 4 * token_s))
+    return WholeStep(planned.logged, planned.setting, TokenWork(token_s, 4 * token_s, charges=Charges.by_formula(4)))
 
 
 def value(time_s: float, gpu_s: float) -> float:

@@ -14,13 +14,13 @@ from rlhfless.simulate import SimulationConfig, StepOfCalls, step_of_calls
 from rlhfless.simulate.whole_steps.call_layouts import call_layouts
 from rlhfless.simulate.whole_steps.candidates import candidates
 from rlhfless.simulate.whole_steps.generations import Generation
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.sized_step import SizedStep
 from solver import Cluster, Objective, PlanningError
 from solver.layouts import Layout, Mesh, Strategy, grpo, ppo, remax
 from solver.layouts.layout import strategies
 from solver.model.step_levers import ACTOR_SIZE, LAYOUTS, SHARED_PREFILL
 from solver.step.choose import choose
+from solver.step.work import Learner
 
 ROLES = ("actor", "reference", "reward", "critic")
 OBJECTIVE = Objective(0.7)
@@ -51,8 +51,8 @@ def test_no_combination_is_much_better_than_the_best_candidate(small: StepOfCall
     """An independent loop over sizes, layouts, ways to generate and ways to learn, timed exactly on the typical scenario."""
     step, found = small.step, small.step.candidates()
 
-    def exact(one: SizedStep, generation: Generation, way: LearnerWay) -> float:
-        return OBJECTIVE.value(*way.totals(generation.on(0), one.works[0], one.costs))
+    def exact(one: SizedStep, generation: Generation, way: Learner) -> float:
+        return OBJECTIVE.value(*generation.on(0).step_totals(one.works[0], way))
 
     kept = min(exact(step.of_plan(plan), plan.generation, plan.way) for plan in found.plans)
     least, combinations = np.inf, 0
@@ -62,7 +62,7 @@ def test_no_combination_is_much_better_than_the_best_candidate(small: StepOfCall
             for own, grows, (streams, overlaps), share in product(
                 range(one.servers - actors + 1), (True, False), ((False, False), (False, True), (True, True)), (0.0, 0.55, 1.0)
             ):
-                way = LearnerWay(own, share * makespan_s if own else 0.0, grows, streams, overlaps)
+                way = Learner(own, share * makespan_s if own else 0.0, grows, streams, overlaps)
                 if one.costs.charges.fits(way.servers(actors)):
                     least, combinations = min(least, exact(one, generation, way)), combinations + 1
     assert combinations > 500

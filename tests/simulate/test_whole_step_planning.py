@@ -15,16 +15,16 @@ from rlhfless.latency import load_profile
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
-from rlhfless.simulate import LoggedStep, SimulationConfig, StepCosts, WholeStep, logged_steps
+from rlhfless.simulate import LoggedStep, SimulationConfig, WholeStep, logged_steps
 from rlhfless.simulate.whole_steps import generations, step_part
 from rlhfless.simulate.whole_steps.assignments import Assignment
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
 from rlhfless.simulate.whole_steps.generations import Generation, WholeStepPlan, expected
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.step_part import MOST_STEPS, STEP, best_actors
 from solver import LatencyModel, Objective, PlanningProblem, Workload
 from solver.lengths.forecast import LengthForecast
-from solver.step.learner_charges import LearnerCharges
+from solver.step.charges import Charges
+from solver.step.work import Learner, TokenWork
 
 
 def logged_step(
@@ -39,7 +39,7 @@ def logged_step(
         for visit in (0, 1) for i, mean in enumerate(tokens)
     ])  # fmt: skip
     (logged,) = logged_steps(rows, max_response_tokens=limit, steps=[1])
-    costs = StepCosts(2e-4, 8e-4, charges=LearnerCharges(4, 0.1, 0.2, 0.1))
+    costs = TokenWork(2e-4, 8e-4, charges=Charges.by_formula(4 * nodes, 4, 0.1, 0.2, 0.1))
     latency = load_profile(profile)
     latency = latency if kv_tokens is None else replace(latency, kv_capacity_tokens=kv_tokens)
     setting = SimulationConfig(solver.Cluster(nodes, 8, 2, kind="l40s"), latency, bound_work=0)
@@ -158,7 +158,7 @@ def test_a_cut_keeps_as_many_actors_as_have_room() -> None:
 def test_actors_are_added_or_taken_away_until_nothing_is_gained(actors: int, best: float) -> None:
     def plan(count: int) -> WholeStepPlan:
         generation = Generation(None, Assignment("random", count), frozenset())  # type: ignore[arg-type]
-        return WholeStepPlan(generation, LearnerWay(), frozenset())
+        return WholeStepPlan(generation, Learner(), frozenset())
 
     def away(one: WholeStepPlan) -> float:
         return abs(np.log(one.generation.assignment.actors / (best * actors)))

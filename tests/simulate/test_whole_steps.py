@@ -10,16 +10,17 @@ from whole_step_runs import visited_twice
 
 import solver
 from rlhfless.latency import load_profile
-from rlhfless.simulate import STRONG, DrawnDrafts, SimulationConfig, StepCosts, WholeStep
+from rlhfless.simulate import STRONG, DrawnDrafts, SimulationConfig, WholeStep
 from solver import Objective, PlanningError
 from solver.model.step_levers import DRAFTS, LEVERS, MEANINGS, SHARED_PREFILL
-from solver.step.learner_charges import LearnerCharges
+from solver.step.charges import Charges
+from solver.step.work import Learner, TokenWork
 
 
 @pytest.fixture(scope="module")
 def step() -> WholeStep:
     logged = visited_twice(48, 5, 0.8, 900)
-    costs = StepCosts(2e-4, 8e-4, charges=LearnerCharges(2, 0.1, 0.2, 0.1))
+    costs = TokenWork(2e-4, 8e-4, charges=Charges.by_formula(4, 2, 0.1, 0.2, 0.1))
     profile = load_profile("l40s-qwen2.5-3b-tp2")
     return WholeStep(logged, SimulationConfig(solver.Cluster(1, 8, 2, kind="l40s"), profile, bound_work=0), costs)
 
@@ -85,7 +86,7 @@ def test_elastic_plain_with_prefix_caching_is_no_slower_and_uses_nothing_else(st
     assert cached.time_s**0.7 * cached.gpu_seconds**0.3 < plain.time_s**0.7 * plain.gpu_seconds**0.3
 
 
-def test_objectives_and_costs_are_checked(step: WholeStep) -> None:
+def test_objectives_and_work_are_checked(step: WholeStep) -> None:
     with refused(PlanningError, "deadline_s and budget_gpu_s are given together"):
         Objective(deadline_s=1.0, budget_gpu_s=1.0)
     with refused(PlanningError, "time_weight is 2.0"):
@@ -99,8 +100,10 @@ def test_objectives_and_costs_are_checked(step: WholeStep) -> None:
     with refused(PlanningError, "cvar_alpha is 0.5, but a whole step is planned for the mean"):
         step.plan(Objective(cvar_alpha=0.5))
     with refused(PlanningError, "unlock 'batch'"):
-        StepCosts(1.0, 1.0, "batch")
+        TokenWork(1.0, 1.0, "batch")
     with refused(PlanningError, "prepare_per_token_s is -1.0"):
-        StepCosts(-1.0, 1.0)
-    with refused(PlanningError, "naive_servers is 0"):
-        StepCosts(1.0, 1.0, naive_servers=0)
+        TokenWork(-1.0, 1.0)
+    with refused(PlanningError, "charges is 0.1"):
+        TokenWork(1.0, 1.0, charges=0.1)  # type: ignore[arg-type]
+    with refused(PlanningError, "own is -1"):
+        Learner(-1)

@@ -10,23 +10,22 @@ import pandas as pd
 from rlhfless.engine.simulated.accepted_runs import DrawnRuns
 from rlhfless.engine.simulated.drafted import DraftedEngineFactory
 from rlhfless.engine.simulated.engine import SimulatedEngine
-from rlhfless.executor import EngineFactory
+from rlhfless.executor import EngineFactory, phase_work_items
 from rlhfless.scheduling.baselines import Random, Static
 from rlhfless.scheduling.fold import Fold
 from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
-from rlhfless.simulate import LoggedStep, SimulationConfig, StepCosts, logged_steps
+from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.simulate.whole_steps.generated import executed, executed_record, requests_of
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from solver import Cluster, LatencyModel, Objective, Plan, PlanningProblem, Workload, clairvoyant_bound
 from solver.bounds.clairvoyant_drafted import replayed_clairvoyant_bound
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
-from solver.step.learner_charges import LearnerCharges
-from solver.step.sized_charges import SizedCharges
-from solver.step.whole_step_bound import WholeStepBound, whole_step_bound
+from solver.step.bound import WholeStepBound, whole_step_bound
+from solver.step.charges import Charges
+from solver.step.work import Learner, TokenWork
 
 DRAFTS = 4
 
@@ -73,14 +72,15 @@ def whole_step_run(seed: int, sized: bool = False) -> WholeStepRun:
     cluster, latency = problem.one_kind
     setting = SimulationConfig(cluster, latency, problem.objective)
     per_token_s = float(rng.choice([1e-5, 2e-4, 2e-3]))
-    charges: LearnerCharges | SizedCharges = LearnerCharges(
-        int(rng.integers(1, 4)), float(rng.choice([0.0, 0.1, 0.3])), float(rng.choice([0.0, 0.3])), float(rng.choice([0, 0.2]))
-    )
+    most = cluster.max_actors
+    charges = Charges.by_formula(
+        most, int(rng.integers(1, 4)), float(rng.choice([0.0, 0.1, 0.3])), float(rng.choice([0.0, 0.3])),
+        float(rng.choice([0, 0.2])),
+    )  # fmt: skip
     if sized:
-        most = cluster.max_actors
-        charges = SizedCharges(*(tuple(rng.uniform(low, high, most).tolist()) for low, high in ((1, 2), (0, 0.4), (0, 0.4))))
-    costs = StepCosts(per_token_s, float(rng.choice([0.5, 3.0])) * per_token_s, str(rng.choice(["group", "response"])), charges)
-    work = costs.work(problem.workload, cluster.gpus_per_actor)
+        charges = Charges(*(tuple(rng.uniform(low, high, most).tolist()) for low, high in ((1, 2), (0, 0.4), (0, 0.4))))
+    costs = TokenWork(per_token_s, float(rng.choice([0.5, 3.0])) * per_token_s, str(rng.choice(["group", "response"])), charges)
+    work = costs.of(problem.workload, cluster.gpus_per_actor)
     plan = _plan(problem, rng)
     engines: EngineFactory = SimulatedEngine
     generation = clairvoyant_bound(problem, work=int(rng.choice([0, 20_000])))
@@ -92,12 +92,11 @@ def whole_step_run(seed: int, sized: bool = False) -> WholeStepRun:
         generation = replayed_clairvoyant_bound(problem, accepted, DRAFTS, work=0)
     requests = requests_of(problem.workload)
     generated = executed(plan, requests, setting, engines=engines)
-    way = _way(generated.makespan_s, len(plan.actors), cluster.max_actors, rng)
-    items = way.items(work, costs, len(plan.actors), cluster)
+    learner = _learner(generated.makespan_s, len(plan.actors), most, rng)
+    items = phase_work_items(work, learner, cluster, len(plan.actors))
     record = executed_record(plan, requests, setting, latency, engines, items)
     gpu_s = sum(len(row["gpu_ids"]) * (row["end_s"] - row["start_s"]) for row in record.allocations)
-    bound = whole_step_bound(generation, work, charges)
-    return WholeStepRun(way.totals(generated, work, costs), (record.end_s, gpu_s), bound)
+    return WholeStepRun(generated.step_totals(work, learner), (record.end_s, gpu_s), whole_step_bound(generation, work))
 
 
 def _problem(rng: np.random.Generator) -> PlanningProblem:
@@ -131,9 +130,9 @@ def _plan(problem: PlanningProblem, rng: np.random.Generator) -> Plan:
     return plan if kind == 3 or actors < 2 else replace(plan, rule=GlobalCut(max(1, total // 3), total, keep=1))
 
 
-def _way(makespan_s: float, actors: int, most: int, rng: np.random.Generator) -> LearnerWay:
-    """Return a random way to learn on at most all servers."""
+def _learner(makespan_s: float, actors: int, most: int, rng: np.random.Generator) -> Learner:
+    """Return a random learner that has at most all servers, with the actors'."""
     own = int(rng.integers(0, most - actors + 1))
     streams = bool(rng.random() < 0.5)
     from_s = float(rng.choice([0.0, rng.uniform(0, 1.2)])) * makespan_s if own else 0.0
-    return LearnerWay(own, from_s, bool(rng.random() < 0.5), streams, streams or bool(rng.random() < 0.5))
+    return Learner(own, from_s, bool(rng.random() < 0.5), streams, streams or bool(rng.random() < 0.5))

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from error_messages import refused
 from training_samples import config, same_weights
@@ -15,9 +14,8 @@ from rlhfless.trace import read_trace, step_metrics
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.loop import Trainer, train
 from rlhfless.training.models.tiny_model import save_model
-from solver import Cluster, LatencyModel, Workload
-from solver.layouts import Call, CallMemory, Layout, StepGeneration, StepPlan, WithLevers, dpo, grpo, plan_step, ppo
-from solver.model.acceptance import Acceptance
+from solver import Cluster
+from solver.layouts import Call, CallMemory, Layout, StepPlan, dpo, grpo, plan_step, ppo
 from solver.model.errors import PlanningError
 
 GPUS = {"gpus": 4, "gpus_per_node": 4}
@@ -96,49 +94,6 @@ def test_a_step_of_grpo_takes_its_generation_and_the_rest_of_the_plan(tmp_path: 
     by_step = decoded.groupby("step")
     generated_s = by_step["end_s"].max() - by_step["start_s"].min()
     assert step_metrics(trace)["time_s"].to_numpy() == pytest.approx(generated_s.to_numpy() + plan.phases().seconds)
-
-
-def divided(prompts: int, levers: str = "overlap,streaming") -> StepPlan:
-    """A plan for so many prompts, whose reward, reference and training run in parts."""
-
-    class Divided(Costs):
-        def updates(self, call: Call, layout: Layout) -> tuple[int, float]:
-            return 1, 0.01
-
-    tokens = np.random.default_rng(0).integers(2, 60, 2 * prompts)
-    workload = Workload([9] * prompts, np.repeat(np.arange(prompts), 2), tokens, max_response_tokens=64)
-    latency = {1: LatencyModel("tp1", 1, base_s=0.02, per_response_s=1e-3)}
-    given = StepGeneration(workload, latency, drafts=Acceptance([0.9, 0.8]))
-    return plan_step(grpo(), Cluster(1, 4, 1), Divided(), generation=WithLevers(given, levers), work=20_000)
-
-
-@pytest.mark.full
-def test_parts_of_a_plan_follow_the_responses_of_the_run(tmp_path: Path, model: Path) -> None:
-    given = config(kl_coef=0.05, **GPUS)
-    prompts = given.rollout.prompts_per_step
-    plan = divided(prompts)
-    calls = {call.name: call for call in plan.calls if call.parts is not None}
-    assert calls
-    trained(given, tmp_path / "with", model, step_plan=plan)
-    trained(given, tmp_path / "without", model)
-    assert same_weights(tmp_path / "without", tmp_path / "with")
-    trace = read_trace(tmp_path / "with")  # validation refuses two holders of a GPU at one time
-    for step, rows in trace.rollouts.groupby("step"):
-        complete_s = rows.groupby("prompt_id", sort=False)["end_s"].max().sort_values()
-        for name, call in calls.items():
-            spans = trace.spans[(trace.spans["step"] == step) & (trace.spans["call"] == name)]
-            parts = spans[["prompt" in json.loads(detail) for detail in spans["detail"]]]
-            assert len(parts) == prompts
-            assert (np.sort(parts["start_s"]) >= complete_s.to_numpy() - 1e-9).all()
-            assert parts["end_s"].sub(parts["start_s"]).gt(0).all()
-            assert call.parts is not None
-
-
-def test_plans_with_levers_that_a_run_does_not_have_are_refused(model: Path) -> None:
-    prompts = config(**GPUS).rollout.prompts_per_step
-    for plan, named in ((divided(prompts + 1), f"parts of {prompts + 1} prompts"), (divided(prompts, "drafts"), "with drafts")):
-        with refused(TrainError, named):
-            Trainer(config(**GPUS), model=model, step_plan=plan, progress=False)
 
 
 def test_a_run_may_be_resumed_with_a_step_plan(tmp_path: Path, model: Path) -> None:

@@ -14,7 +14,6 @@ from rlhfless.executor.step.record import HeldGpus, Row, StepRecord
 from rlhfless.executor.step.step_trace import rollout_rows
 from rlhfless.executor.step.work_items import bought_as
 from solver.layouts.graph import GENERATE, INFERENCE, TRAIN
-from solver.layouts.parts_schedule import WHOLE, PartTimes
 from solver.layouts.plan import PlannedCall, StepPlan
 from solver.model.cluster import Cluster
 from solver.model.plan import Plan
@@ -41,24 +40,6 @@ def write_call(
     """Write allocations and the span of a call that holds the GPUs of its mesh."""
     _allocate(record, call, holder_role(call), cluster, _gpus(call), (start_s, end_s))
     record.span(call.name, PHASES[call.kind], start_s, end_s, call=call.name, **(detail or {}))
-
-
-def write_part(
-    record: StepRecord,
-    call: PlannedCall,
-    cluster: Cluster,
-    gpus: Iterable[int],
-    start_s: float,
-    end_s: float,
-    part: int,
-    detail: Mapping[str, Any] | None = None,
-) -> None:
-    """Write allocations and the span of a part of a divided call: of a prompt, or behind all prompts an optimizer step."""
-    assert call.parts is not None, "the call is divided"
-    prompts = len(call.parts.part_s)
-    what = {"prompt": part} if part < prompts else {"update": part - prompts}
-    _allocate(record, call, holder_role(call), cluster, gpus, (start_s, end_s))
-    record.span(call.name, PHASES[call.kind], start_s, end_s, call=call.name, **what, **(detail or {}))
 
 
 def write_reallocation(
@@ -119,21 +100,6 @@ class PlannedStepRows:
             self._task(record, task, between_s, reallocated, samples)
         if not self.generated and self.responses is not None:
             self._fixed_responses(step, start_s, end_s)
-        self.allocations += record.allocations
-        self.spans += record.spans
-
-    def add_parts(self, step: int, times: PartTimes, reallocated: Sequence[int]) -> None:
-        """Add a step whose calls run in parts, by the times of all its nodes."""
-        start_s, end_s = times.start_s[0, :, step].tolist(), times.end_s[0, :, step].tolist()
-        record = StepRecord(self.run, step, NO_GENERATION, min(start_s))
-        samples: Counter[str] = Counter()
-        calls = self.plan.dataflow.calls
-        for node, (task, part) in enumerate(zip(times.task.tolist(), times.part.tolist(), strict=True)):
-            if part == WHOLE:
-                self._task(record, task, (start_s[node], end_s[node]), reallocated, samples)
-            else:
-                call, gpus = self.calls[calls[task].name], times.gpus[node][step].tolist()
-                write_part(record, call, self.cluster, gpus, start_s[node], end_s[node], part)
         self.allocations += record.allocations
         self.spans += record.spans
 

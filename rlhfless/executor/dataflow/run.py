@@ -1,10 +1,8 @@
 """Runs a ``StepPlan`` on the virtual clock for several steps: which call has which GPUs when, as a trace.
 
 Generation that was planned is decoded by simulated engines, so responses may have other lengths than predicted. All other calls
-take their planned seconds. When calls run is the arithmetic of the planner (``solver.layouts.schedule``), with the seconds of
+take their planned seconds. When calls run is the arithmetic of the planner (``solver.layouts.times``), with the seconds of
 this generation.
-
-A call that is planned in parts follows the prompts of this generation: each part has a span and allocations of its own.
 
 Every call has an allocation of its own in each step, on the GPUs of its mesh, and so has every reallocation. GPUs that an actor
 gave back go to the next call. A call that runs into the next step keeps its own step number.
@@ -16,24 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor.dataflow.rows import PlannedStepRows
 from rlhfless.executor.step.record import Row, StepRecord
 from rlhfless.executor.virtual.executor import run_step
 from solver.layouts.generation import StepGeneration, by_call
-from solver.layouts.lever_plan import parts_of_plan
-from solver.layouts.options import FloatArray
-from solver.layouts.parts import PromptShares
-from solver.layouts.plan import PlannedCall, StepPlan
-from solver.layouts.plan_times import GeneratedTimes, options_of, plan_times
-from solver.layouts.schedule import UnrolledTimes
+from solver.layouts.plan import GeneratedTimes, PlannedCall, StepPlan, options_of, plan_times
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_whole
 from solver.model.plurals import counted
-from solver.model.step_levers import DRAFTS
 from solver.model.workload import Workload
 
 if TYPE_CHECKING:
@@ -123,15 +113,9 @@ def run_step_plan(
     took = {call.name: _times(records[call.name], call) for call in plan.calls if call.name in records}
     options = options_of(plan, took)
     rows = PlannedStepRows(plan, cluster, run, records, responses)
-    times: UnrolledTimes
-    if any(call.parts is not None for call in plan.calls):
-        times = parts = parts_of_plan(options, plan, _complete_s(plan, records, generation)).steady(int(steps))
-        for step in range(int(steps)):
-            rows.add_parts(step, parts, options.reallocated)
-    else:
-        times = plan_times(options, plan, int(steps))
-        for step in range(int(steps)):
-            rows.add(step, times.start_s[0, :, step].tolist(), times.end_s[0, :, step].tolist(), options.reallocated)
+    times = plan_times(options, plan, int(steps))
+    for step in range(int(steps)):
+        rows.add(step, times.start_s[0, :, step].tolist(), times.end_s[0, :, step].tolist(), options.reallocated)
     meta = {"clock": "virtual", "charging": "profile", "policy": f"step plan of {plan.algorithm}", "cluster": vars(cluster)}
     return ExecutedSteps(
         plan, float(times.period_s[0]), bool(times.periodic[0]), rows.rollouts, rows.allocations, rows.spans, rows.plans, meta
@@ -169,30 +153,7 @@ def _generated(
         names = ", ".join(call.name for call in planned)
         raise PlanningError(f"the step plan has generation plans of {names}; give the generation that it was planned with")
     given = by_call(plan.dataflow, generation)
-    if plan.uses(DRAFTS):
-        given = {name: one.drafted for name, one in given.items()}
     return {call.name: _decoded(call, given[call.name], cluster.gpus_per_node) for call in planned}
-
-
-def _complete_s(
-    plan: StepPlan,
-    records: Mapping[str, StepRecord],
-    generation: StepGeneration | Mapping[str, StepGeneration] | None,
-) -> dict[str, FloatArray]:
-    """Return by generate call the (G,) seconds from its start until all responses of each prompt were complete."""
-    assert generation is not None, "a plan with parts has generation plans, which were decoded"
-    workloads = {name: one.workload for name, one in by_call(plan.dataflow, generation).items()}
-    shares = PromptShares(plan.dataflow, workloads)
-    for call in plan.calls:
-        if call.parts is not None and len(call.parts.part_s) != shares.prompts:
-            raise PlanningError(
-                f"call {call.name!r} is planned in parts of {counted(len(call.parts.part_s), 'prompt')}, but the workload has "
-                f"{counted(shares.prompts, 'prompt')}; give the generation that the step was planned with"
-            )
-    return {
-        name: shares.complete_s(name, np.array([record.completions[i].time_s for i in range(len(workloads[name]))]))
-        for name, record in records.items()
-    }
 
 
 def _decoded(call: PlannedCall, generation: StepGeneration, gpus_per_node: int) -> StepRecord:

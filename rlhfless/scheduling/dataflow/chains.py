@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.layouts.options import CallOptions, FloatArray, IntArray
+from solver.layouts.costs import CallOptions, FloatArray, IntArray
 
 DRAWN = 1024  # moves that are drawn at once
 Plan = tuple[int, ...]

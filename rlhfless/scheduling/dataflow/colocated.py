@@ -15,8 +15,8 @@ import numpy as np
 
 from rlhfless.scheduling.dataflow.judge import judged, judged_options
 from solver.layouts import CallCosts, Graph, Mesh, StepPlan, meshes
-from solver.layouts.options import CallOptions, IntArray
-from solver.layouts.schedule import Order, periods_s
+from solver.layouts.costs import CallOptions, IntArray
+from solver.layouts.times import Order, periods_s
 from solver.model.cluster import Cluster
 
 AT_ONCE = 2048  # plans that are timed side by side

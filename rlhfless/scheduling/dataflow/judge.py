@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from solver.layouts import CallCosts, Graph, StepPlan
-from solver.layouts.assemble import step_plan
-from solver.layouts.options import CallOptions, IntArray
+from solver.layouts.costs import CallOptions, IntArray
+from solver.layouts.plan import step_plan
 from solver.layouts.planner import problem_options
-from solver.layouts.schedule import ORDERS, Order
+from solver.layouts.times import ORDERS, Order
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_number
 

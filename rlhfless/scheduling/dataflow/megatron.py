@@ -11,8 +11,8 @@ import numpy as np
 
 from rlhfless.scheduling.dataflow.judge import judged, judged_options
 from solver.layouts import CallCosts, Graph, Layout, StepPlan
-from solver.layouts.options import CallOptions, IntArray
-from solver.layouts.schedule import Order
+from solver.layouts.costs import CallOptions, IntArray
+from solver.layouts.times import Order
 from solver.model.cluster import Cluster
 
 

@@ -17,9 +17,9 @@ import numpy as np
 from rlhfless.scheduling.dataflow.chains import Known, MetropolisChain
 from rlhfless.scheduling.dataflow.judge import judged, judged_options
 from solver.layouts import CallCosts, Graph, StepPlan
-from solver.layouts.assemble import FIRST_STEPS
-from solver.layouts.options import CallOptions, IntArray
-from solver.layouts.schedule import Order, periods_s, step_times
+from solver.layouts.costs import CallOptions, IntArray
+from solver.layouts.plan import FIRST_STEPS
+from solver.layouts.times import Order, periods_s, step_times
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 

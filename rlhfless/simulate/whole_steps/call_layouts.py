@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rlhfless.latency import CallTable
-from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.layouts import Call, Graph, Layout, Mesh, Strategy
 from solver.layouts.graph import GENERATE, INFERENCE, TRAIN
 from solver.layouts.layout import strategies
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_number
-from solver.step.sized_charges import SizedCharges
+from solver.step.charges import Charges
+from solver.step.work import TokenWork
 
 LOAD_BYTES_PER_S = 20e9  # from host memory to a GPU, assumed
 
@@ -34,7 +34,7 @@ class CallLayouts:
             learner's servers from 1; None where they do not fit.
     """
 
-    costs: StepCosts
+    costs: TokenWork
     actors: Strategy
     prepare: Strategy
     learn: tuple[Strategy | None, ...]
@@ -141,13 +141,13 @@ class _Servers:
             return None
         full_s = min(one.learn_s * servers for servers, one in enumerate(learners, 1) if one is not None)
         tokens = batch.responses * batch.tokens
-        charges = SizedCharges(
+        charges = Charges(
             tuple(math.inf if one is None else one.learn_s * servers / full_s for servers, one in enumerate(learners, 1)),
             tuple(math.inf if one is None else one.finish_s for one in learners),
             tuple(math.inf if one is None else one.loading_s for one in learners),
         )
         unlock = "group" if self.graph.name == "grpo" else "response"
-        costs = StepCosts(prepare_s / tokens, full_s / tokens, unlock, charges)
+        costs = TokenWork(prepare_s / tokens, full_s / tokens, unlock, charges)
         rank = learners.count(None), prepare_s / most + learners[-1].seconds
         return rank, CallLayouts(costs, Strategy(1, size, 1), prepare, tuple(layouts))
 

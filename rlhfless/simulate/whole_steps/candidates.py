@@ -16,13 +16,13 @@ import numpy as np
 
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps.generations import Generation, WholeStepPlan
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.sized_step import SizedStep, items_of
 from solver.model.step_levers import FOLDING, lever_bits, levers_of_bits
 from solver.model.workload import FloatArray, IntArray
 from solver.step.choose import StepChoice, StepTable, dearer_by, kept
 from solver.step.learners import Learners, learners_beside, servers_per_block
 from solver.step.pair_timing import StepItems, pair_totals
+from solver.step.work import Learner
 
 BLOCKS = 48  # items of a coarse timing, at most
 FOLDED_WITHIN = 0.05
@@ -179,7 +179,7 @@ class _Pairs:
 
     def _plan(self, number: int) -> WholeStepPlan:
         learners, generation = self.learners, int(self.of[number])
-        way = LearnerWay(
+        way = Learner(
             int(learners.own[number]), float(learners.from_s[number]), bool(learners.grows[number]),
             bool(learners.streams[number]), bool(learners.overlaps[number]),
         )  # fmt: skip

@@ -16,6 +16,8 @@ from rlhfless.simulate.steps import SimulationConfig
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.workload import FloatArray, Workload
+from solver.step.follow import step_totals
+from solver.step.work import Learner, StepWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,11 @@ class GeneratedStep:
     def makespan_s(self) -> float:
         """Return when the last response is complete."""
         return float(self.completion_s.max(initial=0.0))
+
+    def step_totals(self, work: StepWork, learner: Learner) -> tuple[float, float]:
+        """Return seconds and GPU-seconds of the whole step after this generation, as the executor takes them."""
+        time_s, gpu_s = step_totals(self.completion_s, self.free_s, work, learner)
+        return time_s, self.gpu_seconds + gpu_s
 
 
 def executed_record(

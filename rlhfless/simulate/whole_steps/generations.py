@@ -19,7 +19,6 @@ from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.assignments import RANDOM, RESPONSES, Assignment, Assignments
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
 from solver.model.acceptance import Acceptance
@@ -29,6 +28,7 @@ from solver.model.plan import Plan
 from solver.model.step_levers import DRAFTS, FOLDING
 from solver.model.workload import IntArray, Workload
 from solver.step.cut_timeline import CutTimeline
+from solver.step.work import Learner
 from solver.timing.drafted_latency import drafted
 
 
@@ -108,7 +108,7 @@ class WholeStepPlan(NamedTuple):
     """
 
     generation: Generation
-    way: LearnerWay
+    way: Learner
     levers: frozenset[str]
     variant: int = 0
     of_part: WholeStepPlan | None = None

@@ -12,14 +12,12 @@ from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.generated import GeneratedStep
 from rlhfless.simulate.whole_steps.generations import Generation, Generations
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
-from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from rlhfless.simulate.whole_steps.step_part import StepPart
 from solver.model.workload import FloatArray, Workload
+from solver.step.bound import WholeStepBound, whole_step_bound
 from solver.step.learners import Learners, charged, servers_per_block
 from solver.step.pair_timing import StepItems, pair_totals
-from solver.step.whole_step_bound import WholeStepBound, whole_step_bound
-from solver.step.work import PhaseWork
+from solver.step.work import Learner, StepWork, TokenWork
 
 FINE_BLOCKS = 512  # items of a fine timing, at most
 FOLDED_ON = 4  # scenarios on which a plan that folds is executed before it is chosen; on the others it is estimated
@@ -39,10 +37,10 @@ class SizedStep:
         part: that plans are made for, where the step is large.
     """
 
-    def __init__(self, logged: LoggedStep, setting: SimulationConfig, costs: StepCosts, like: SizedStep | None = None) -> None:
+    def __init__(self, logged: LoggedStep, setting: SimulationConfig, costs: TokenWork, like: SizedStep | None = None) -> None:
         self.logged, self.setting, self.costs = logged, setting, costs
         self.gpus_per_actor, self.servers = setting.cluster.gpus_per_actor, setting.cluster.max_actors
-        self.work = costs.work(logged.truth, self.gpus_per_actor)
+        self.work = costs.of(logged.truth, self.gpus_per_actor)
         self._generations: list[Generations] = [] if like is None else like._generations
         self.part = StepPart.of(logged, setting, costs)
         self.planned = self
@@ -62,9 +60,9 @@ class SizedStep:
         return self.generations(None).cases
 
     @cached_property
-    def works(self) -> list[PhaseWork]:
+    def works(self) -> list[StepWork]:
         """Return preparation and learning at full speed on each scenario."""
-        return [self.costs.work(case, self.gpus_per_actor) for case in self.cases]
+        return [self.costs.of(case, self.gpus_per_actor) for case in self.cases]
 
     def generations(self, drafts: SimulatedDrafts | None) -> Generations:
         """Return the candidates for generation with these drafts, or without any."""
@@ -76,7 +74,7 @@ class SizedStep:
 
     def bound(self, drafts: SimulatedDrafts | None) -> WholeStepBound:
         """Return a lower bound that holds for every policy with this size of actors."""
-        return whole_step_bound(self.generations(drafts).bound, self.work, self.costs.charges)
+        return whole_step_bound(self.generations(drafts).bound, self.work)
 
     def items(self, generation: Generation, executed_on: int = 1) -> list[StepItems]:
         """Return a generation with its work on every scenario, in fine blocks.
@@ -88,12 +86,12 @@ class SizedStep:
             items_of(generation.estimated(scenario, executed_on), work, FINE_BLOCKS) for scenario, work in enumerate(self.works)
         ]
 
-    def totals(self, generation: Generation, way: LearnerWay) -> FloatArray:
+    def totals(self, generation: Generation, way: Learner) -> FloatArray:
         """Return (S, 2) seconds and GPU-seconds on every scenario. A generation that folds is executed on some of them."""
         steps = self.items(generation, FOLDED_ON)
         return pair_totals(steps, np.arange(len(steps)), self._learners(way, generation, len(steps)))
 
-    def on_whole(self, generation: Generation, way: LearnerWay, count: int | None = None) -> FloatArray:
+    def on_whole(self, generation: Generation, way: Learner, count: int | None = None) -> FloatArray:
         """Return about the (K, 2) seconds and GPU-seconds of a plan for a step of any size, on the first K scenarios.
 
         Folding is left out. Servers and responses are counted together, which hides the last response. So the step is no
@@ -112,13 +110,13 @@ class SizedStep:
         later_s = np.maximum(0.0, [run.makespan_s for run in runs] + learners.finish_s - totals[:, 0])
         return np.column_stack([totals[:, 0] + later_s, totals[:, 1] + later_s * way.own * self.gpus_per_actor])
 
-    def _learners(self, way: LearnerWay, generation: Generation, count: int) -> Learners:
+    def _learners(self, way: Learner, generation: Generation, count: int) -> Learners:
         """Return a learner as many times as there are scenarios."""
         own, actors = np.full(count, way.own), np.full(count, len(generation.plan.actors))
         grows, streams, overlaps = (np.full(count, one) for one in (way.grows, way.streams, way.overlaps))
         return charged(own, np.full(count, way.from_s), grows, streams, overlaps, actors, self.costs.charges)
 
 
-def items_of(generated: GeneratedStep, work: PhaseWork, blocks: int, together: int = 1) -> StepItems:
+def items_of(generated: GeneratedStep, work: StepWork, blocks: int, together: int = 1) -> StepItems:
     """Return a generation with its work as items; see ``StepItems``."""
     return StepItems(generated.completion_s, generated.free_s, generated.gpu_seconds, work, blocks, together)

@@ -24,10 +24,9 @@ import numpy as np
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.assignments import CACHED, RANDOM
 from rlhfless.simulate.whole_steps.generations import Generations, WholeStepPlan
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
-from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.lengths.forecast import LengthForecast
 from solver.model.workload import IntArray, Workload
+from solver.step.work import Learner, TokenWork
 
 PART_SERVERS = 32  # of a cluster with more, plans are made for about so many
 STEP = 1.1  # times as many actors are tried next, or else one more
@@ -44,12 +43,12 @@ class StepPart:
 
     logged: LoggedStep
     setting: SimulationConfig
-    costs: StepCosts
+    costs: TokenWork
     ratio: float
     servers: int
 
     @classmethod
-    def of(cls, logged: LoggedStep, setting: SimulationConfig, costs: StepCosts) -> StepPart | None:
+    def of(cls, logged: LoggedStep, setting: SimulationConfig, costs: TokenWork) -> StepPart | None:
         """Return the part that plans are made for; None where the step itself is small enough."""
         cluster = setting.cluster
         prompts = len(np.unique(logged.predicted.prompt_of))
@@ -60,8 +59,7 @@ class StepPart:
         return cls(
             _some(logged, max(2, round(prompts / ratio))),
             replace(setting, cluster=replace(cluster, nodes=nodes, prewarmed=round(cluster.prewarmed / ratio))),
-            replace(costs, charges=costs.charges.of_part(ratio), naive_servers=max(1, round(costs.naive_servers / ratio))),
-            ratio, cluster.max_actors,
+            replace(costs, charges=costs.charges.of_part(ratio)), ratio, cluster.max_actors,
         )  # fmt: skip
 
     def scaled(self, pair: WholeStepPlan, of_part: Generations, generations: Generations) -> WholeStepPlan:
@@ -91,7 +89,7 @@ class StepPart:
             generation=generations.of(assignment), way=replace(plan.way, own=left if takes_all else min(took, left))
         )
 
-    def _learner(self, way: LearnerWay, part_actors: int, actors: int) -> LearnerWay:
+    def _learner(self, way: Learner, part_actors: int, actors: int) -> Learner:
         """Return a way to learn on as large a share of the servers; all that the actors leave stay all."""
         left = self.servers - actors
         takes_all = way.own == self.setting.cluster.max_actors - part_actors

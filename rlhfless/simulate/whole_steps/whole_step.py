@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlhfless.executor import StepRecord
+from rlhfless.executor import StepRecord, phase_work_items
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.traces import trace_of
@@ -16,16 +16,15 @@ from rlhfless.simulate.whole_steps.generated import executed_record
 from rlhfless.simulate.whole_steps.generations import WholeStepPlan
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.sized_step import SizedStep
-from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from rlhfless.simulate.whole_steps.step_part import best_actors
 from rlhfless.trace import Trace
 from solver.model.errors import PlanningError, as_given
 from solver.model.objective import Objective
 from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS, SHARED_PREFILL, lever_bits
 from solver.model.workload import FloatArray
+from solver.step.bound import WholeStepBound
 from solver.step.choose import StepTable, best_of, choose
-from solver.step.least_bound import LeastBound
-from solver.step.whole_step_bound import WholeStepBound
+from solver.step.work import TokenWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +37,7 @@ class StepVariant:
     """
 
     setting: SimulationConfig
-    costs: StepCosts
+    costs: TokenWork
     levers: frozenset[str]
 
 
@@ -82,7 +81,7 @@ class WholeStep:
     Args:
         logged: the step, with its forecast and its true lengths.
         setting: cluster, latency and admission; its ``drafts`` are not used.
-        costs: preparation, learning, and overheads of the learner.
+        costs: preparation and learning, with what a learner pays.
         variants: other actor sizes and layouts that plans may choose.
 
     Attributes:
@@ -90,10 +89,11 @@ class WholeStep:
 
     Example:
         >>> import rlhfless as rl
-        >>> from rlhfless.simulate import StepCosts, WholeStep
+        >>> from rlhfless.simulate import WholeStep
         >>> from solver import Objective
+        >>> from solver.step.work import TokenWork
         >>> planned = rl.load(rl.example(), verbose=False).plan()
-        >>> step = WholeStep(planned.logged, planned.setting, StepCosts(2e-5, 8e-5))
+        >>> step = WholeStep(planned.logged, planned.setting, TokenWork(2e-5, 8e-5))
         >>> choice = step.plan(Objective(time_weight=0.7))
         >>> time_s, gpu_s = step.execute(choice.plan)
         >>> step.bound().gpu_seconds(time_s) <= gpu_s
@@ -101,7 +101,7 @@ class WholeStep:
     """
 
     def __init__(
-        self, logged: LoggedStep, setting: SimulationConfig, costs: StepCosts, variants: Sequence[StepVariant] = ()
+        self, logged: LoggedStep, setting: SimulationConfig, costs: TokenWork, variants: Sequence[StepVariant] = ()
     ) -> None:
         self.logged, self.variants = logged, tuple(variants)
         self.own = SizedStep(logged, replace(setting, drafts=None), costs)
@@ -196,13 +196,12 @@ class WholeStep:
 
         They equal those of ``record``, whose work items run by the same list scheduler.
         """
-        size = self.of_plan(plan)
-        return plan.way.totals(plan.generation.executed, size.work, size.costs)
+        return plan.generation.executed.step_totals(self.of_plan(plan).work, plan.way)
 
     def record(self, plan: WholeStepPlan) -> StepRecord:
         """Return the executor's record of a plan with the true lengths, with preparation and learning as work items."""
         size, generation = self.of_plan(plan), plan.generation
-        items = plan.way.items(size.work, size.costs, len(generation.plan.actors), size.setting.cluster)
+        items = phase_work_items(size.work, plan.way, size.setting.cluster, len(generation.plan.actors))
         run, number = str(self.logged.rows["run"].iloc[0]), self.logged.step
         return executed_record(
             generation.plan, generation.step.requests, size.setting, size.setting.latency, generation.engines, items, run=run,
@@ -213,10 +212,9 @@ class WholeStep:
         """Return the trace of a plan that is run with the true lengths."""
         return trace_of([(self.record(plan), self.logged)], self.of_plan(plan).setting, plan.generation.plan.policy)
 
-    def bound(self, drafts: SimulatedDrafts | None = None) -> WholeStepBound | LeastBound:
+    def bound(self, drafts: SimulatedDrafts | None = None) -> WholeStepBound:
         """Return a lower bound that holds for every policy and every variant, with these drafts or without drafts."""
-        bounds = [size.bound(drafts) for size in self._sizes]
-        return bounds[0] if len(bounds) == 1 else LeastBound(bounds)
+        return WholeStepBound.least_of([size.bound(drafts) for size in self._sizes])
 
     def _in_gpu_s(self, objective: Objective) -> Objective:
         if not isinstance(objective, Objective):

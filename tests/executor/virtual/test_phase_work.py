@@ -17,50 +17,56 @@ from rlhfless.scheduling.rlhfuse import GlobalCut
 from solver import Cluster, PlanningError
 from solver.lengths.survival import known_lengths
 from solver.step.bound import phase_bound_s
+from solver.step.charges import Charges
 from solver.step.follow import follow
-from solver.step.work import PhaseWork
+from solver.step.work import BESIDE_DECODING, Learner, StepWork
 
 seeds = st.integers(0, 10_000)
 
 
-def random_work(step: Step, seed: int, place: str, unlock: str) -> PhaseWork:
-    """Work by tokens, with and without a learner that grows or starts late."""
+def random_work(step: Step, seed: int, place: str, unlock: str) -> tuple[StepWork, Learner]:
+    """Work by tokens, with and without a learner that grows or starts late; ``batch`` does not stream."""
     rng = np.random.default_rng(seed)
-    learner = 0 if place == "freed" and seed % 2 else int(rng.integers(1, 3))
+    own = 0 if place == "freed" and seed % 2 else int(rng.integers(1, 3))
     tokens, per_token_s = step.truth.response_tokens, float(rng.choice([0.0, 1e-3, 0.02]))
-    return PhaseWork(
-        tokens * per_token_s, 2.0 * tokens * per_token_s, step.truth.prompt_of, unlock, learner,
-        learner_from_s=float(rng.uniform(0, 2)) if learner and rng.random() < 0.5 else None,
-        learner_grows=bool(learner and rng.random() < 0.5), place=place, load_s=float(rng.choice([0.0, 0.3])),
+    learner = Learner(
+        own, float(rng.uniform(0, 2)) if own and rng.random() < 0.5 else 0.0, bool(own and rng.random() < 0.5),
+        unlock != "batch", overlaps=bool(rng.random() < 0.8), place=place,
     )  # fmt: skip
+    sizes, load_s, finish_s = range(1, 7), float(rng.choice([0.0, 0.3])), float(rng.choice([0.0, 0.2]))
+    charges = Charges(tuple(1 + 0.1 * size for size in sizes), (finish_s,) * len(sizes), (load_s,) * len(sizes))
+    unlock = "group" if unlock == "batch" else unlock
+    work = StepWork(tokens * per_token_s, 2.0 * tokens * per_token_s, step.truth.prompt_of, unlock, charges=charges)
+    return work, learner
 
 
-def executed(step: Step, seed: int, work: PhaseWork) -> StepRecord:
+def executed(step: Step, seed: int, work: StepWork, learner: Learner) -> StepRecord:
     """The step with these items, under a global cut or under random moves."""
     groups = [list(range(k, len(step.truth), 4)) for k in range(4)]
     total = len(step.truth)
     rule = GlobalCut(max(1, total // 2), total, keep=1 + seed % 3) if seed % 3 else Restless(seed)
-    return run(step, plan_of(groups, rule), work=phase_work_items(work, step.cluster, len(groups)))
+    return run(step, plan_of(groups, rule), work=phase_work_items(work, learner, step.cluster, len(groups)))
 
 
 @given(seeds, st.sampled_from(["freed", "beside", "learner"]), st.sampled_from(["response", "group", "batch"]))
 @settings(max_examples=60, deadline=None)
 def test_a_step_takes_what_follow_says_of_its_completions(seed: int, place: str, unlock: str) -> None:
     step = random_step(seed)
-    work = random_work(step, seed, place, unlock)
-    record = executed(step, seed, work)
+    work, learner = random_work(step, seed, place, unlock)
+    record = executed(step, seed, work, learner)
     trace = trace_of(record, step)
     actors = trace.allocations[trace.allocations["holder"].str.startswith("actor-")]
     free_s = actors.groupby("holder")["end_s"].max().reindex([f"actor-{k}" for k in range(4)]).to_numpy()
     completion_s = np.array([record.completions[r].time_s for r in range(len(step.truth))])
-    planned = follow(completion_s, free_s, work)
+    planned = follow(completion_s, free_s, work, learner)
     assert record.end_s - record.start_s == pytest.approx(planned.step_s, abs=1e-9)
     held = trace.allocations["end_s"] - trace.allocations["start_s"]
     decoding = float((actors["end_s"] - actors["start_s"]).sum())
     assert float(held.sum()) == pytest.approx(decoding + planned.gpu_s, abs=1e-9)
-    assert phase_bound_s(completion_s, free_s, work) <= record.end_s + 1e-9
-    ran = {(r.item.kind, r.item.responses[0]): (r.start_s, r.end_s) for r in record.work}
-    for row in planned.rows:
+    assert phase_bound_s(completion_s, free_s, work, learner) <= record.end_s + 1e-9
+    ran = {(r.item.kind, r.item.responses[0]): (r.start_s, r.end_s) for r in record.work if r.item.responses}
+    kinds = ["prepare", "learn"] if learner.overlaps else ["learn"]  # else every preparation waits for all responses
+    for row in (row for row in planned.rows if row.kind in kinds):
         assert ran[(row.kind, row.response)] == pytest.approx((row.start_s, row.end_s), abs=1e-9)
 
 
@@ -110,7 +116,7 @@ def test_bad_gpus_are_one_sentence() -> None:
     with refused(PlanningError, "from_s", "nan"):
         WorkGpus("freed", from_s=float("nan"))
     with refused(PlanningError, "gpus_per_actor", "2 GPUs"):
-        phase_work_items(PhaseWork([1.0], [1.0], [0]), Cluster(1, 4, 2), 1)
+        phase_work_items(StepWork([1.0], [1.0], [0]), BESIDE_DECODING, Cluster(1, 4, 2), 1)
 
 
 def test_the_cut_keeps_as_many_actors_as_it_is_told_by_expected_tokens() -> None:

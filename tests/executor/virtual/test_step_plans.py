@@ -17,7 +17,9 @@ from rlhfless.scheduling.dataflow import colocated_plan, megatron_plan
 from rlhfless.trace import Trace, held_gpu_seconds, read_trace, step_costs, step_metrics
 from solver import Cluster, LatencyModel, Workload
 from solver.layouts import Call, CallMemory, Layout, StepGeneration, StepPlan, dpo, grpo, missing_share, plan_step, ppo, remax
+from solver.model.acceptance import Acceptance
 from solver.model.errors import PlanningError
+from solver.timing.drafted_latency import drafted
 
 ALGORITHMS = {"ppo": ppo, "grpo": grpo, "remax": remax, "dpo": dpo}
 STEPS = 14
@@ -124,6 +126,16 @@ def test_actors_give_gpus_back_to_calls_that_do_not_wait() -> None:
     for gpu, release_s in enumerate(call.release_s, start=call.layout.mesh.first):
         assert held.get(gpu, 0.0) == pytest.approx(release_s, abs=1e-9)
     assert trace.rollouts[trace.rollouts["step"] == 0]["end_s"].max() - begins_s == pytest.approx(call.seconds, abs=1e-9)
+
+
+def test_generation_with_drafts_is_planned_and_run_by_its_latency_model() -> None:
+    plain, cluster, given_ = made("grpo", 1, planned=True)
+    generation = given_["generation"]
+    latency = {tp: drafted(model, Acceptance([0.5, 0.3])).affine for tp, model in generation.latency.items()}
+    fast = replace(generation, latency=latency)
+    plan = plan_step(grpo(), cluster, Costs(1), work=4_000, generation=fast)
+    assert plan.period_s < plain.period_s
+    assert run_step_plan(plan, cluster, generation=fast).period_s == pytest.approx(plan.period_s, abs=1e-9)
 
 
 def test_true_lengths_may_differ_from_those_that_were_planned_for() -> None:

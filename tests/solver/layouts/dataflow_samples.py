@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from solver import LatencyModel, Workload
+from solver.layouts.costs import CallMemory, CallOptions, ReleasedEarly
+from solver.layouts.generation import StepGeneration
 from solver.layouts.graph import Call, dpo, grpo, ppo, remax
 from solver.layouts.layout import Layout, missing_share
-from solver.layouts.options import CallMemory, CallOptions, FreedEarly
 
 ALGORITHMS = (ppo, grpo, remax, dpo)
 
@@ -54,6 +57,24 @@ class FewLayouts(RandomCosts):
         rank = self._random(call.name, "rank", layout.mesh.first, layout.mesh.gpus, layout.strategy.tp, layout.strategy.pp)
         kept = layout.strategy.dp == 4 or rank < self.most / 16  # one layout is always kept
         return super().seconds(call, layout) if kept else math.inf
+
+
+class FewMeshes(RandomCosts):
+    """Few layouts, so that all plans can be enumerated."""
+
+    def seconds(self, call: Any, layout: Layout) -> float:
+        return super().seconds(call, layout) if layout.strategy.pp == 1 and layout.mesh.first != 1 else math.inf
+
+
+def generation(seed: int = 0, responses: int = 16, **more: Any) -> StepGeneration:
+    rng = np.random.default_rng(seed)
+    tokens = np.minimum(rng.lognormal(5, 0.8, responses).astype(int) + 1, 900)
+    workload = Workload([100] * (responses // 4), np.repeat(np.arange(responses // 4), 4), tokens, max_response_tokens=1000)
+    latency = {
+        tp: LatencyModel(f"tp{tp}", tp, base_s=8e-3 / tp**0.7, per_response_s=2e-4, max_batch=64, start_s=9.0, sync_s=9.0)
+        for tp in (1, 2)
+    }
+    return StepGeneration(workload, latency, **more)
 
 
 def all_plans(options: CallOptions) -> np.ndarray:
@@ -114,8 +135,8 @@ def held_s(options: CallOptions, plan: np.ndarray) -> np.ndarray:
     """(T, N) seconds for which every task holds every GPU."""
     seconds, busy = takes(options, plan)
     held = np.where(busy, seconds[:, None], 0.0)
-    for call, freed in options.freed_early.items():
-        held[call] = freed.release_s[plan[call]]
+    for call, released in options.released_early.items():
+        held[call] = released.release_s[plan[call]]
     return held
 
 
@@ -138,7 +159,7 @@ def cyclic_period_s(options: CallOptions, plan: np.ndarray, rng: np.random.Gener
 
 def freeing(options: CallOptions, rng: np.random.Generator) -> CallOptions:
     """The same options, with generate calls that give GPUs back early, and bounds at or below what they take."""
-    freed = {}
+    released = {}
     for at, call in enumerate(options.graph.calls):
         if call.kind != "generate":
             continue
@@ -148,5 +169,5 @@ def freeing(options: CallOptions, rng: np.random.Generator) -> CallOptions:
             shares[rng.integers(layout.mesh.gpus)] = 1.0
             release_s[option, layout.mesh.first : layout.mesh.last] = shares * options.seconds[at][option]
         least_gpu_s = release_s.sum(axis=1) * rng.uniform(0.8, 1.0)
-        freed[at] = FreedEarly(release_s, options.seconds[at] * rng.uniform(0.9, 1.0), least_gpu_s)
-    return replace(options, freed_early=freed)
+        released[at] = ReleasedEarly(release_s, options.seconds[at] * rng.uniform(0.9, 1.0), least_gpu_s)
+    return replace(options, released_early=released)

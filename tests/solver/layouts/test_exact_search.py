@@ -8,19 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dataflow_samples import ALGORITHMS, FewLayouts, all_plans
+from dataflow_samples import ALGORITHMS, FewLayouts, all_plans, freeing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver import Cluster
 from solver.layouts import plan_step
-from solver.layouts.bound import period_bound_s
-from solver.layouts.least_sent import LeastSent
-from solver.layouts.mesh_step import MeshStep
-from solver.layouts.options import CallOptions
-from solver.layouts.plan_space import PlanSpace
-from solver.layouts.schedule import periods_s
-from solver.layouts.strategy_step import StrategyStep, not_dominated
+from solver.layouts.bound import PlanSpace, RoleSeconds, gpu_s_bound, period_bound_s
+from solver.layouts.branching import not_dominated, steps
+from solver.layouts.costs import CallOptions
+from solver.layouts.times import periods_s
 
 
 def small(seed: int, link: float, most: float, cluster: tuple[int, int]) -> tuple[CallOptions, Any]:
@@ -36,10 +33,10 @@ def limit(options: CallOptions, plans: np.ndarray, share: float) -> float:
     return math.inf if share == 1 else float(np.quantile(options.peak_bytes(plans).max(axis=1), share))
 
 
-def extended(steps: list[Any], rows: np.ndarray, bounds: np.ndarray, target_s: float) -> tuple[np.ndarray, np.ndarray]:
-    for step in steps:
-        found, _ = step.extend(rows, bounds, target_s)
-        rows, bounds = found.rows(rows, step.call), found.bound_s
+def extended(choices: list[Any], rows: np.ndarray, bounds: np.ndarray, target_s: float) -> tuple[np.ndarray, np.ndarray]:
+    for choice in choices:
+        found, _ = choice.extend(rows, bounds, target_s)
+        rows, bounds = found.rows(rows, choice.call), found.bound_s
     return rows, bounds
 
 
@@ -60,12 +57,13 @@ def test_every_plan_below_the_target_has_a_partial_plan_and_a_plan_that_is_as_go
     plans, bound_s = plans[bound_s < target_s], bound_s[bound_s < target_s]
     space = PlanSpace(options, memory)
     calls = range(space.calls)
-    rows, bounds = extended([MeshStep(space, d) for d in calls], np.full((1, space.calls), -1), np.zeros(1), target_s)
+    choices = steps(space)
+    rows, bounds = extended(choices[: space.calls], np.full((1, space.calls), -1), np.zeros(1), target_s)
     known = dict(zip(map(tuple, rows.tolist()), bounds, strict=True))
     on_meshes = np.stack([space.fastest_of[call][plans[:, call]] for call in calls], axis=1)
     for row, of_plan_s in zip(map(tuple, on_meshes.tolist()), bound_s, strict=True):
         assert known[row] <= of_plan_s + 1e-9
-    rows, bounds = extended([StrategyStep(space, d) for d in calls], rows, bounds, target_s)
+    rows, bounds = extended(choices[space.calls :], rows, bounds, target_s)
     assert (
         bounds == pytest.approx(period_bound_s(options, rows), rel=1e-9, abs=1e-9)
         or (bounds <= period_bound_s(options, rows) + 1e-9).all()
@@ -86,12 +84,12 @@ def test_what_two_meshes_take_at_least_is_the_least_of_all_strategies(seed: int,
     space = PlanSpace(options, math.inf)
     train, call = 3, 0
     target_s = 1.5 * float(space.least_s[[train, call]].sum()) + rest_s
-    sent = LeastSent(options, call, (space.of_option[train], space.of_option[call]), rest_s)
+    sent = RoleSeconds(options, call, (space.by_mesh[train], space.by_mesh[call]), rest_s)
     for one, other in itertools.product(space.fastest[train].tolist(), space.fastest[call].tolist()):
         all_s = [
             options.seconds[train][t] + options.seconds[call][c]
             + costs.reallocate("actor", options.layouts[train][t], options.layouts[call][c])[0]
-            for t in space.of_option[train][one] for c in space.of_option[call][other]
+            for t in space.by_mesh[train][one] for c in space.by_mesh[call][other]
         ]  # fmt: skip
         fastest_s = options.seconds[train][one] + options.seconds[call][other]
         (more_s,) = sent.more_s(np.array([one]), np.array([other]), target_s)
@@ -100,6 +98,36 @@ def test_what_two_meshes_take_at_least_is_the_least_of_all_strategies(seed: int,
         else:
             assert target_s - 1e-9 <= more_s + fastest_s + rest_s
             assert more_s + fastest_s <= max(min(all_s), fastest_s) + 1e-9
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(0, 100_000), st.sampled_from([0.0, 0.3, 2.0]), st.sampled_from([1.0, 0.6]), st.booleans(),
+    st.sampled_from([0.5, 1.01]),
+)  # fmt: skip
+def test_partial_plans_cost_no_more_than_the_plans_that_they_become(
+    seed: int, link: float, share: float, early: bool, at: float
+) -> None:
+    """With generation that releases GPUs early, too: its bounds are those of any generation plan."""
+    options, _ = small(seed, link, 2, (1, 4))
+    if early:
+        options = freeing(options, np.random.default_rng(seed))
+    plans = all_plans(options)
+    memory = limit(options, plans, share)
+    plans = plans[options.peak_bytes(plans).max(axis=1) <= memory]
+    gpu_s, period_s = gpu_s_bound(options, plans), period_bound_s(options, plans)
+    assert (gpu_s <= options.gpu_s(plans) + 1e-9).all()
+    assert early or gpu_s == pytest.approx(options.gpu_s(plans))
+    target_s = float(at * period_s.max())
+    plans, gpu_s = plans[period_s < target_s], gpu_s[period_s < target_s]
+    space = PlanSpace(options.bounding, memory)
+    assert not len(plans) or space.gpu_seconds.of_any <= gpu_s.min() + 1e-9
+    for depth in range(2 * space.calls + 1):
+        placed, exact = space.chosen(depth)
+        rows = np.full_like(plans, -1)
+        for call in placed:
+            rows[:, call] = plans[:, call] if call in exact else space.fastest_of[call][plans[:, call]]
+        assert (space.gpu_seconds.of(rows, depth, target_s) <= gpu_s + 1e-9).all()
 
 
 @settings(max_examples=100, deadline=None)

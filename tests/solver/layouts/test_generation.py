@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from dataflow_samples import ALGORITHMS, RandomCosts, cyclic_period_s, followed, freeing, random_plans, sample
+from dataflow_samples import (
+    ALGORITHMS,
+    FewMeshes,
+    RandomCosts,
+    all_plans,
+    cyclic_period_s,
+    followed,
+    freeing,
+    generation,
+    random_plans,
+    sample,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Workload, evaluate, random_split
-from solver.layouts import Layout, Mesh, StepGeneration, Strategy, dpo, grpo, joined, plan_step, ppo, remax
+from solver import Cluster, LatencyModel, evaluate, random_split
+from solver.layouts import Layout, Mesh, StepGeneration, Strategy, dpo, grpo, plan_step, ppo, remax
 from solver.layouts.bound import period_bound_s
 from solver.layouts.generation import GenerationPlans, generated_options
-from solver.layouts.plan_times import options_of, plan_times
-from solver.layouts.schedule import periods_s, step_times
+from solver.layouts.plan import options_of, plan_times
+from solver.layouts.times import periods_s, step_times
 from solver.model.errors import PlanningError
-
-
-def generation(seed: int = 0, responses: int = 16, **more: Any) -> StepGeneration:
-    rng = np.random.default_rng(seed)
-    tokens = np.minimum(rng.lognormal(5, 0.8, responses).astype(int) + 1, 900)
-    workload = Workload([100] * (responses // 4), np.repeat(np.arange(responses // 4), 4), tokens, max_response_tokens=1000)
-    latency = {
-        tp: LatencyModel(f"tp{tp}", tp, base_s=8e-3 / tp**0.7, per_response_s=2e-4, max_batch=64, start_s=9.0, sync_s=9.0)
-        for tp in (1, 2)
-    }
-    return StepGeneration(workload, latency, **more)
-
-
-class FewMeshes(RandomCosts):
-    """Few layouts, so that all plans can be enumerated."""
-
-    def seconds(self, call: Any, layout: Layout) -> float:
-        return super().seconds(call, layout) if layout.strategy.pp == 1 and layout.mesh.first != 1 else math.inf
 
 
 @pytest.mark.parametrize("order", ["longest path", "fifo"])
@@ -73,7 +64,7 @@ def test_a_call_that_does_not_wait_starts_on_gpus_that_an_actor_gave_back() -> N
         options = freeing(sample(seed), rng)
         plans = random_plans(options, 20, rng)
         early = periods_s(options, plans)
-        whole = replace(options, freed_early={})
+        whole = replace(options, released_early={})
         found += int((early < periods_s(whole, plans) * (1 - 1e-6)).sum())
     assert found > 5
 
@@ -107,7 +98,7 @@ def test_no_plan_of_all_is_below_the_bound_and_the_gap_that_is_said_is_right(
     costs, cluster, given_ = FewMeshes(seed, link), Cluster(1, 2, 1), generation(seed)
     plans = {call.name: GenerationPlans(given_, 2) for call in graph().calls if call.kind == "generate"}
     options = generated_options(graph(), cluster, costs, plans)
-    every = np.array(list(itertools.product(*(range(len(seconds)) for seconds in options.seconds))))
+    every = all_plans(options)
     peak_bytes = options.peak_bytes(every).max(axis=1)
     memory = float(np.quantile(peak_bytes, fitting))
     best_s = float(periods_s(options, every[peak_bytes <= memory]).min())
@@ -156,26 +147,6 @@ def test_phases_without_generation_are_the_whole_period() -> None:
     assert plan.phases().seconds == pytest.approx(plan.period_s)
 
 
-def test_further_rounds_never_make_a_step_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    given_ = generation(3, objective=Objective(time_weight=0.4))
-    rounds, made = [], []
-    original = joined.GenerationPlans
-
-    def counted(one: Any, per_node: int, phases: NonGenerationPhases, seed: int) -> Any:
-        made.append(phases)
-        return original(one, per_node, phases, seed)
-
-    monkeypatch.setattr(joined, "GenerationPlans", counted)
-    for most in (1, 3):
-        monkeypatch.setattr(joined, "ROUNDS", most)
-        made.clear()
-        rounds.append(plan_step(grpo(), Cluster(1, 4, 1), RandomCosts(2, 0.1), generation=given_).period_s)
-        assert len(made) <= most
-    assert made[0] == NonGenerationPhases()
-    assert made[1].seconds > 0
-    assert rounds[1] <= rounds[0]
-
-
 @pytest.mark.parametrize(
     ("graph", "given_", "sentence"),
     [
@@ -199,5 +170,3 @@ def test_what_cannot_generate_is_refused() -> None:
         StepGeneration(work, model)  # type: ignore[arg-type]
     with pytest.raises(PlanningError, match="workload of generation is 3; a Workload is needed"):
         StepGeneration(3, {1: model})  # type: ignore[arg-type]
-    with pytest.raises(PlanningError, match="objective of generation is 'time'; an Objective is needed"):
-        StepGeneration(work, {1: model}, objective="time")  # type: ignore[arg-type]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver.layouts.bound import never_together
+from solver.layouts.costs import CallOptions
 from solver.layouts.graph import Call, Graph, dpo, grpo, ppo, remax
-from solver.layouts.options import CallOptions
 from solver.model.errors import PlanningError
 
 ALGORITHMS = (ppo, grpo, remax, dpo)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from solver import Cluster
 from solver.layouts import CallMemory, Layout, dpo, grpo, plan_step, ppo
-from solver.layouts.options import CallOptions
-from solver.layouts.schedule import step_times
+from solver.layouts.costs import CallOptions
+from solver.layouts.times import step_times
 from solver.model.errors import PlanningError
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from solver.layouts import Call, CallMemory, Layout, remax
 from solver.layouts.bound import best_within, never_together, period_bound_s
-from solver.layouts.options import CallOptions
-from solver.layouts.schedule import periods_s, step_times
+from solver.layouts.costs import CallOptions
+from solver.layouts.times import periods_s, step_times
 
 
 @pytest.mark.parametrize("order", ["longest path", "fifo"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,10 @@ from error_messages import refused
 import solver
 from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, Workload
 from solver.model.objective import Objective
+from solver.step.charges import Charges
 from solver.step.follow import follow
-from solver.step.learner import choose_learner, speed_up
-from solver.step.token_work import TokenWork
-from solver.step.work import PhaseWork
+from solver.step.learner import choose_learner
+from solver.step.work import BESIDE_DECODING, Learner, StepWork, TokenWork
 
 LATENCY = LatencyModel("tests", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
 PROMPTS, SAMPLES = 8, 4
@@ -37,21 +39,20 @@ def planned(problem: PlanningProblem) -> solver.Plan:
 def test_a_candidate_is_the_step_that_follow_makes_of_its_groups() -> None:
     """Groups are items; four servers of two GPUs lose a share of speed at each of two doublings."""
     problem = problem_of(actors=2, size=2)
-    plan, work = planned(problem), TokenWork(1e-4, 2e-4, unlock="group", load_s=0.3)
-    learner = choose_learner(plan, problem, work, gpus=[0, 4], loss_per_doubling=0.2)
+    plan, work = planned(problem), TokenWork(1e-4, 2e-4, charges=Charges.by_formula(4, 1, 0.2, 0.3))
+    learner = choose_learner(plan, problem, work, servers=[0, 2])
     done = np.array([solver.evaluate(plan, problem).done_s]).ravel()
-    assert learner.candidates[0][:4] == ("batch", 0, 0.0, True)
-    grown = [one for one in learner.candidates if one.gpus == 4 and one.grows and one.learning == "stream"]
+    assert learner.candidates[0].learner == Learner(overlaps=True)
+    grown = [one for one in learner.candidates if one.learner.own == 2 and one.learner.grows and one.learner.streams]
     assert grown
     for one in grown:
         tokens = np.bincount(problem.workload.prompt_of, 10 + problem.workload.response_tokens)
-        slower = 4 / speed_up(4, 0.2)
-        seconds = tokens * 3e-4 * slower
-        completion = completions(plan, problem)
+        seconds, sizes = tokens * 3e-4 / 0.8**2, 4
+        charges = Charges((1.0,) * sizes, (0.0,) * sizes, (0.3,) * sizes)
         schedule = follow(
-            completion, done,
-            PhaseWork([0.0] * PROMPTS, seconds, range(PROMPTS), learner_gpus=4, learner_from_s=one.from_s,
-                             learner_grows=True, place="learner", gpus_per_actor=2, load_s=0.3),
+            completions(plan, problem), done,
+            StepWork([0.0] * PROMPTS, seconds, range(PROMPTS), gpus_per_actor=2, charges=charges),
+            replace(BESIDE_DECODING, own=2, from_s=one.learner.from_s),
         )  # fmt: skip
         assert one.time_s == pytest.approx(schedule.step_s)
         assert one.gpu_seconds == pytest.approx(2 * done.sum() + schedule.gpu_s)
@@ -75,16 +76,17 @@ def completions(plan: solver.Plan, problem: PlanningProblem) -> np.ndarray:
 def test_the_best_by_the_objective_is_chosen_over_scenarios(time_weight: float) -> None:
     problem = problem_of(time_weight, scenarios=3)
     plan = planned(problem)
-    learner = choose_learner(plan, problem, TokenWork(0.0, 3e-4, unlock="group"))
+    work = TokenWork(0.0, 3e-4, charges=Charges.by_formula(8))
+    learner = choose_learner(plan, problem, work)
     chosen = learner.chosen
     assert chosen.value == min(one.value for one in learner.candidates) <= learner.batch.value
-    assert {one.learning for one in learner.candidates} == {"batch", "stream"}
+    assert {one.learner.streams for one in learner.candidates} == {False, True}
     if time_weight == 1.0:
-        assert chosen.learning == "stream"
+        assert chosen.learner.streams
         assert chosen.time_s == min(one.time_s for one in learner.candidates) < learner.batch.time_s
     if time_weight == 0.0:
         assert chosen.gpu_seconds == min(one.gpu_seconds for one in learner.candidates)
-    again = choose_learner(plan, problem, TokenWork(0.0, 3e-4, unlock="group"))
+    again = choose_learner(plan, problem, work)
     assert again.candidates == learner.candidates
     assert str(chosen) in repr(learner)
 
@@ -93,21 +95,21 @@ def test_no_gpus_idle_beside_a_small_learner_where_learning_takes_longest() -> N
     """Time counts, and learning takes ten times generation: whatever is chosen learns on the GPUs of all actors, too."""
     problem = problem_of(1.0)
     plan = planned(problem)
-    learner = choose_learner(plan, problem, TokenWork(0.0, 2e-2, unlock="response"), gpus=[0, 1])
-    assert learner.chosen.grows
-    alone = [one for one in learner.candidates if one.gpus == 1 and not one.grows]
+    learner = choose_learner(plan, problem, TokenWork(0.0, 2e-2, unlock="response"), servers=[0, 1])
+    assert learner.chosen.learner.grows
+    alone = [one for one in learner.candidates if one.learner.own == 1 and not one.learner.grows]
     assert all(learner.chosen.time_s < 0.5 * one.time_s for one in alone)
 
 
 def test_a_learner_may_always_have_gpus_of_its_own_and_never_freed_ones() -> None:
     problem = problem_of(1.0)
     plan, work = planned(problem), TokenWork(0.0, 2e-2, unlock="response")
-    own = choose_learner(plan, problem, work, gpus=[1, 2])
-    assert {one.gpus for one in own.candidates} <= {1, 2}
-    assert own.chosen.grows
-    alone = choose_learner(plan, problem, work, gpus=[1, 2], freed=False)
-    assert not any(one.grows for one in alone.candidates)
-    assert not any(one.grows for one in choose_learner(plan, problem, work, freed=False).candidates)
+    own = choose_learner(plan, problem, work, servers=[1, 2])
+    assert {one.learner.own for one in own.candidates} <= {1, 2}
+    assert own.chosen.learner.grows
+    alone = choose_learner(plan, problem, work, servers=[1, 2], released=False)
+    assert not any(one.learner.grows for one in alone.candidates)
+    assert not any(one.learner.grows for one in choose_learner(plan, problem, work, released=False).candidates)
     assert own.chosen.value <= alone.chosen.value + 1e-9 or own.chosen.time_s < alone.chosen.time_s
 
 
@@ -116,7 +118,7 @@ def test_loading_and_loss_cost_time() -> None:
     plan = planned(problem)
     steps = {
         (load_s, loss): choose_learner(
-            plan, problem, TokenWork(0.0, 1e-3, unlock="group", load_s=load_s), loss_per_doubling=loss
+            plan, problem, TokenWork(0.0, 1e-3, charges=Charges.by_formula(8, 1, loss, load_s))
         ).candidates[0]
         for load_s in (0.0, 2.0)
         for loss in (0.0, 0.3)
@@ -124,24 +126,31 @@ def test_loading_and_loss_cost_time() -> None:
     assert steps[0.0, 0.0].time_s < steps[2.0, 0.0].time_s <= steps[0.0, 0.0].time_s + 2.0
     assert steps[2.0, 0.0].gpu_seconds >= steps[0.0, 0.0].gpu_seconds + 2.0
     assert steps[0.0, 0.3].time_s > steps[0.0, 0.0].time_s
-    assert speed_up(8, 0.1) == pytest.approx(8 * 0.9**3)
+
+
+def test_sizes_that_charges_do_not_allow_are_no_candidates() -> None:
+    problem = problem_of()
+    of_size = tuple(math.inf if servers in (1, 2, 5) else 1.0 for servers in range(1, 7))
+    work = TokenWork(0.0, 1e-3, charges=Charges(of_size, (0.0,) * 6, (0.0,) * 6))
+    found = choose_learner(planned(problem), problem, work).candidates
+    assert {one.learner.servers(4) for one in found} <= {4, 6}
+    with refused(PlanningError, "no learner", "charges"):
+        choose_learner(planned(problem), problem, work, servers=[1, 2], released=False)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"work": 3}, ("work", "3", "TokenWork")),
-        ({"work": TokenWork(0.0, 1.0, unlock="batch")}, ("'batch'", "'group'")),
-        ({"gpus": [3], "size": 2}, ("3", "2 GPUs")),
-        ({"loss_per_doubling": 1.0}, ("loss_per_doubling", "1.0")),
+        ({"servers": [0.5]}, ("servers", "0.5")),
         ({"release": "generation"}, ("generation", "release")),
-        ({"gpus": [0], "freed": False}, ("freed", "1 or more")),
+        ({"servers": [0], "released": False}, ("released", "1 or more")),
     ],
 )
 def test_what_cannot_be_planned_is_refused(changes: dict[str, Any], said: tuple[str, ...]) -> None:
     problem = problem_of(size=changes.pop("size", 1))
     if "release" in changes:
         problem = PlanningProblem(problem.workload, problem.cluster, problem.latency, release=changes.pop("release"))
-    work = changes.pop("work", TokenWork(0.0, 1.0, unlock="group"))
+    work = changes.pop("work", TokenWork(0.0, 1.0))
     with refused(PlanningError, *said):
         choose_learner(planned(problem), problem, work, **changes)

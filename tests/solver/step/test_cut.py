@@ -17,10 +17,10 @@ from rlhfless.executor import phase_work_items
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from solver import Cluster, LatencyModel, Objective, Plan, PlanningError, PlanningProblem, Workload, random_split
 from solver.lengths.survival import from_scenarios
+from solver.step.charges import Charges
 from solver.step.cut import choose_cut, sparse_counts
 from solver.step.cut_timeline import CutTimeline, _fewest_first
-from solver.step.token_work import TokenWork
-from solver.step.work import PhaseWork
+from solver.step.work import BESIDE_DECODING, Learner, StepWork, TokenWork
 
 seeds = st.integers(0, 10_000)
 LIMIT = 400
@@ -44,10 +44,13 @@ def sample(seed: int, scenarios: int = 3, **changes: Any) -> tuple[Plan, Plannin
     return random_split(problem, actors=4, seed=seed), problem
 
 
-def random_work(seed: int) -> TokenWork:
+def random_work(seed: int) -> tuple[TokenWork, Learner]:
     rng = np.random.default_rng(seed)
-    per_token_s, learner = float(rng.choice([1e-4, 1e-3])), int(rng.choice([0, 2]))
-    return TokenWork(per_token_s, 3 * per_token_s, str(rng.choice(["response", "group", "batch"])), learner)
+    per_token_s, own = float(rng.choice([1e-4, 1e-3])), int(rng.choice([0, 2]))
+    learner = Learner(own, grows=False, streams=bool(rng.random() < 0.7), overlaps=bool(rng.random() < 0.8), place="freed")
+    loss, load_s, gradient_s = (float(rng.choice([0.0, most])) for most in (0.1, 0.2, 0.1))
+    charges = Charges.by_formula(4, 1, loss, load_s, gradient_s)
+    return TokenWork(per_token_s, 3 * per_token_s, str(rng.choice(["response", "group"])), charges), learner
 
 
 @given(seeds, st.sampled_from([0.1, 0.3, 0.6]), st.integers(1, 3))
@@ -119,14 +122,14 @@ def test_a_cut_goes_to_the_fewest_actors_that_have_room(seed: int, share: float,
 def test_bounds_are_below_values_and_nothing_is_better_than_the_choice(seed: int) -> None:
     plan, problem = sample(seed)
     work = random_work(seed)
-    every, some = choose_cut(plan, problem, work, followed=None), choose_cut(plan, problem, work)
+    every, some = choose_cut(plan, problem, *work, followed=None), choose_cut(plan, problem, *work)
     for candidate in every.candidates:
         if not math.isinf(candidate.bound):
             assert candidate.bound <= candidate.value * (1 + 1e-9)
             assert candidate.time_bound_s <= candidate.time_s * (1 + 1e-9)
     assert every.value == min(candidate.value for candidate in every.candidates if not math.isnan(candidate.value))
     assert every.value <= some.value <= some.uncut.value
-    again = choose_cut(plan, problem, work)
+    again = choose_cut(plan, problem, *work)
     assert some == again or some.candidates == again.candidates
 
 
@@ -138,7 +141,7 @@ def test_a_chosen_cut_is_as_good_when_it_is_executed() -> None:
     chosen = choose_cut(plan, replace(problem, objective=Objective(1.0)), work)
     assert chosen.share > 0
     step = Step(problem.workload, problem.workload, cluster, latency)
-    items = phase_work_items(work.of(problem.workload), cluster, len(plan.actors))
+    items = phase_work_items(work.of(problem.workload), BESIDE_DECODING, cluster, len(plan.actors))
     rule = GlobalCut(chosen.threshold, len(problem.workload), keep=chosen.keep, remaining=from_scenarios(problem.workload))
     cut, uncut = run(step, replace(plan, rule=rule), work=items), run(step, plan, work=items)
     assert cut.end_s == pytest.approx(chosen.time_s, rel=0.03)
@@ -177,8 +180,9 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "negative": (lambda plan, problem: TokenWork(-1.0, 1.0), ("prepare_per_token_s", "-1.0")),
     "not finite": (lambda plan, problem: TokenWork(1.0, math.inf), ("learn_per_token_s", "inf")),
     "place": (lambda plan, problem: choose_cut(plan, problem, TokenWork(1, 1), places=["cloud"]), ("'cloud'",)),
-    "work": (lambda plan, problem: choose_cut(plan, problem, 3), ("3", "PhaseWork")),
-    "another length": (lambda plan, problem: choose_cut(plan, problem, PhaseWork([1.0], [1.0], [0])), ("1 responses",)),
+    "work": (lambda plan, problem: choose_cut(plan, problem, 3), ("3", "StepWork")),
+    "another length": (lambda plan, problem: choose_cut(plan, problem, StepWork([1.0], [1.0], [0])), ("1 responses",)),
+    "learner": (lambda plan, problem: choose_cut(plan, problem, TokenWork(1, 1), 2), ("learner is 2", "Learner")),
     "followed": (lambda plan, problem: choose_cut(plan, problem, TokenWork(1, 1), followed=-1), ("followed", "-1")),
     "held": (
         lambda plan, problem: choose_cut(

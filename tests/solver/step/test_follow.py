@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -11,10 +12,11 @@ from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, Workload, random_split
-from solver.step.bound import phase_bound_s, step_bound
+from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, Workload, clairvoyant_bound, random_split
+from solver.step.bound import phase_bound_s, whole_step_bound
+from solver.step.charges import Charges
 from solver.step.follow import follow
-from solver.step.work import PhaseWork
+from solver.step.work import BESIDE_DECODING, Learner, StepWork
 from solver.timing.evaluate import actor_busy_s, admission_of, ready_s
 from solver.timing.work_schedule import WorkItems, schedule_work
 
@@ -22,33 +24,40 @@ Spans = dict[tuple[str, int], tuple[float, float]]  # start and end by kind and 
 seeds = st.integers(0, 2**32 - 1)
 
 
-def random_case(seed: int) -> tuple[np.ndarray, np.ndarray, PhaseWork]:
-    """Completions, free times and work of a small step; whole seconds, so that ties occur."""
+def random_case(seed: int) -> tuple[np.ndarray, np.ndarray, StepWork, Learner]:
+    """Completions, free times, work and learner of a small step; whole seconds, so that ties occur."""
     rng = np.random.default_rng(seed)
     responses, actors = int(rng.integers(1, 10)), int(rng.integers(1, 4))
     completion = rng.integers(0, 12, responses).astype(float)
     free = rng.integers(0, 14, actors).astype(float)
-    learner = int(rng.integers(0, 3))
-    place = str(rng.choice(["freed", "beside", "learner"] if learner else ["freed", "beside"]))
-    work = PhaseWork(
+    work = StepWork(
         rng.integers(0, 4, responses), rng.integers(0, 4, responses), rng.integers(0, 3, responses),
-        unlock=str(rng.choice(["response", "group", "batch"])), learner_gpus=learner, place=place,
-        learner_from_s=float(rng.integers(0, 9)) if learner and rng.random() < 0.5 else None,
-        learner_grows=bool(learner and rng.random() < 0.5),
+        unlock=str(rng.choice(["response", "group"])),
     )  # fmt: skip
-    return completion, free, work
+    return completion, free, work, random_learner(rng)
 
 
-def by_event_simulation(completion: np.ndarray, free: np.ndarray, work: PhaseWork) -> Spans:
+def random_learner(rng: np.random.Generator) -> Learner:
+    """A learner of 0 to 2 servers, whose start is a whole second."""
+    own = int(rng.integers(0, 3))
+    return Learner(
+        own, float(rng.integers(0, 9)) if own and rng.random() < 0.5 else 0.0, bool(rng.random() < 0.5),
+        bool(rng.random() < 0.7), bool(rng.random() < 0.8), str(rng.choice(["freed", "beside", "learner"])),
+    )  # fmt: skip
+
+
+def by_event_simulation(completion: np.ndarray, free: np.ndarray, work: StepWork, learner: Learner) -> Spans:
     """Start at each whole second what may start: preparation first, then what is ready for longest, then by index."""
-    together = work.learner_grows and work.place == "freed"
+    grows = learner.grows and learner.own > 0
     freed = free.tolist()
-    learner = [work.learner_from_s or 0.0] * work.learner_gpus
-    learns_on = [*learner, *(freed if work.learner_grows else [])]
-    prepares_on = {"freed": freed, "beside": [0.0] * len(freed), "learner": learns_on}[work.place]
-    prepares_on = learns_on if together else prepares_on
-    if not learner:
+    own = [learner.from_s] * learner.own
+    learns_on = [*own, *(freed if grows else [])] or freed
+    prepares_on = {"freed": freed, "beside": [0.0] * len(freed), "learner": learns_on}[learner.place]
+    prepares_on = learns_on if grows and learner.place == "freed" else prepares_on
+    if not own:
         learns_on = prepares_on
+    unlock = work.unlock if learner.streams else "batch"
+    completion = completion if learner.overlaps else np.full(len(completion), completion.max())
     pools = [prepares_on] if learns_on is prepares_on else [prepares_on, learns_on]
     idle_from = [list(pool) for pool in pools]
     found: dict[tuple[str, int], tuple[float, float]] = {}
@@ -58,7 +67,7 @@ def by_event_simulation(completion: np.ndarray, free: np.ndarray, work: PhaseWor
         if kind == "prepare":
             return float(completion[r])
         waits = {"response": [r], "group": [q for q in responses if work.group[q] == work.group[r]], "batch": list(responses)}
-        ends = [found[("prepare", q)][1] if ("prepare", q) in found else np.inf for q in waits[work.unlock]]
+        ends = [found[("prepare", q)][1] if ("prepare", q) in found else np.inf for q in waits[unlock]]
         return max(float(completion[r]), max(ends))
 
     now = 0.0
@@ -95,12 +104,9 @@ def test_it_does_what_a_simulation_does_on_many_cases() -> None:
 
 def check_case(seed: int) -> None:
     """Compare ends of the step, which do not depend on ties, and every start where no item takes 0 seconds."""
-    completion, free, work = random_case(seed)
-    work = PhaseWork(
-        work.prepare_s + 1, work.learn_s + 1, work.group, work.unlock, work.learner_gpus, work.learner_from_s,
-        work.learner_grows, work.place,
-    )  # fmt: skip
-    schedule, expected = follow(completion, free, work), by_event_simulation(completion, free, work)
+    completion, free, work, learner = random_case(seed)
+    work = replace(work, prepare_s=work.prepare_s + 1, learn_s=work.learn_s + 1)
+    schedule, expected = follow(completion, free, work, learner), by_event_simulation(completion, free, work, learner)
     assert {(row.kind, row.response): (row.start_s, row.end_s) for row in schedule.rows} == expected, seed
     assert schedule.step_s == max(free.max(), *(end for _, end in expected.values())), seed
     prepared = max(end for (kind, _), (_, end) in expected.items() if kind == "prepare")
@@ -110,8 +116,8 @@ def check_case(seed: int) -> None:
 @given(seeds)
 @settings(deadline=None, max_examples=100)
 def test_no_server_works_twice_at_once_or_before_it_is_free(seed: int) -> None:
-    completion, free, work = random_case(seed)
-    schedule = follow(completion, free, work)
+    completion, free, work, learner = random_case(seed)
+    schedule = follow(completion, free, work, learner)
     assert sorted((row.kind, row.response) for row in schedule.rows) == sorted(
         (kind, r) for kind in ("prepare", "learn") for r in range(len(work))
     )
@@ -125,13 +131,13 @@ def test_no_server_works_twice_at_once_or_before_it_is_free(seed: int) -> None:
 @given(seeds)
 @settings(deadline=None, max_examples=100)
 def test_gpu_seconds_are_those_of_the_rows(seed: int) -> None:
-    completion, free, work = random_case(seed)
-    schedule, expected = follow(completion, free, work), 0.0
-    learner = len(schedule.actor) - work.learner_gpus
+    completion, free, work, learner = random_case(seed)
+    schedule, expected = follow(completion, free, work, learner), 0.0
+    first = len(schedule.actor) - learner.own
     for server in range(len(schedule.actor)):
         rows = [row for row in schedule.rows if row.server == server and row.end_s > row.start_s]
-        if server >= learner:
-            expected += max(0.0, schedule.step_s - (work.learner_from_s or 0.0))
+        if server >= first:
+            expected += max(0.0, schedule.step_s - learner.from_s)
         elif rows:
             expected += rows[-1].end_s - rows[0].start_s
     assert schedule.gpu_s == pytest.approx(expected)
@@ -140,9 +146,8 @@ def test_gpu_seconds_are_those_of_the_rows(seed: int) -> None:
 @given(seeds)
 @settings(deadline=None, max_examples=100)
 def test_beside_with_learning_at_the_end_is_the_plain_list_schedule(seed: int) -> None:
-    completion, free, work = random_case(seed)
-    beside = PhaseWork(work.prepare_s, work.learn_s, work.group, "batch", place="beside")
-    schedule = follow(completion, free, beside)
+    completion, free, work, _ = random_case(seed)
+    schedule = follow(completion, free, work, Learner(overlaps=True, place="beside"))
     prepared = schedule_work(WorkItems(work.prepare_s, completion), np.zeros(len(free)))
     learned = schedule_work(WorkItems(work.learn_s, prepared.finished_s), np.zeros(len(free)))
     starts = {(row.kind, row.response): row.start_s for row in schedule.rows}
@@ -153,38 +158,42 @@ def test_beside_with_learning_at_the_end_is_the_plain_list_schedule(seed: int) -
 @given(seeds)
 @settings(deadline=None, max_examples=200)
 def test_the_bound_is_never_above_the_schedule(seed: int) -> None:
-    completion, free, work = random_case(seed)
-    assert phase_bound_s(completion, free, work) <= follow(completion, free, work).step_s
+    rng = np.random.default_rng(seed)
+    completion, free, work, learner = random_case(seed)
+    charges = Charges.by_formula(6, 1, float(rng.choice([0.0, 0.3])), *rng.integers(0, 3, 2).astype(float).tolist())
+    work = replace(work, charges=charges)
+    assert phase_bound_s(completion, free, work, learner) <= follow(completion, free, work, learner).step_s + 1e-9
 
 
 def test_divisible_work_on_one_learner_meets_the_bound() -> None:
-    work = PhaseWork([0.5] * 6, [1.5] * 6, [0, 0, 1, 1, 2, 2], "response", learner_gpus=1, place="learner")
-    completion = [1, 1, 9, 9.5, 10, 11]
-    assert phase_bound_s(completion, [11.0], work) == pytest.approx(follow(completion, [11.0], work).step_s)
-    assert phase_bound_s(completion, [11.0], work) == pytest.approx(9 + 4 * 2)
+    work, learner = StepWork([0.5] * 6, [1.5] * 6, [0, 0, 1, 1, 2, 2], "response"), replace(BESIDE_DECODING, own=1, grows=False)
+    given = [1, 1, 9, 9.5, 10, 11], [11.0], work, learner
+    assert phase_bound_s(*given) == pytest.approx(follow(*given).step_s)
+    assert phase_bound_s(*given) == pytest.approx(9 + 4 * 2)
 
 
-def random_step(seed: int) -> tuple[PlanningProblem, PhaseWork]:
+def random_step(seed: int) -> tuple[PlanningProblem, StepWork, Learner]:
     """A small step whose lengths are long-tailed, with preparation and learning by tokens."""
     rng = np.random.default_rng(seed)
-    responses, gpus, learner = int(rng.integers(2, 30)), int(rng.integers(1, 3)), int(rng.integers(0, 3))
+    responses, gpus = int(rng.integers(2, 30)), int(rng.integers(1, 3))
     lengths = np.maximum(1, rng.lognormal(4, 1, responses).astype(int))
     latency = LatencyModel(
         "mine", gpus, base_s=5e-3, per_response_s=float(rng.choice([0, 1e-3])), per_kv_token_s=1e-6, prefill_per_token_s=1e-4,
         start_s=0.5, sync_s=0.1, max_batch=8, kv_capacity_tokens=8 * 2100,
     )  # fmt: skip
     workload = Workload([20] * responses, range(responses), lengths)
-    place = str(rng.choice(["freed", "beside", "learner"] if learner else ["freed", "beside"]))
-    per_token_s = float(rng.choice([1e-4, 2e-3]))
-    work = PhaseWork(
+    per_token_s, learner = float(rng.choice([1e-4, 2e-3])), random_learner(rng)
+    charges = Charges.by_formula(6, 1, *(float(rng.choice([0.0, most])) for most in (0.2, 0.3, 0.3)))
+    if rng.random() < 0.3:  # in no order
+        charges = Charges(*(tuple(rng.uniform(low, high, 6).tolist()) for low, high in ((1, 2), (0, 0.4), (0, 0.4))))
+    work = StepWork(
         lengths * per_token_s, 3 * lengths * per_token_s, rng.integers(0, 4, responses),
-        str(rng.choice(["response", "group", "batch"])), learner * gpus, learner_grows=bool(learner and rng.random() < 0.5),
-        place=place, gpus_per_actor=gpus,
+        str(rng.choice(["response", "group"])), gpus, charges,
     )  # fmt: skip
-    return PlanningProblem(workload, Cluster(1, 4 * gpus, gpus), latency), work
+    return PlanningProblem(workload, Cluster(1, 4 * gpus, gpus), latency), work, learner
 
 
-def executed(problem: PlanningProblem, work: PhaseWork, actors: int) -> tuple[float, float]:
+def executed(problem: PlanningProblem, work: StepWork, learner: Learner, actors: int) -> tuple[float, float]:
     """Time and GPU-seconds of the random split's step, where every response completes with its actor."""
     plan = random_split(problem, actors=actors)
     cluster, latency = problem.one_kind
@@ -194,40 +203,40 @@ def executed(problem: PlanningProblem, work: PhaseWork, actors: int) -> tuple[fl
         admission = admission_of(latency, actor.max_batch, problem.admission)
         free[i] = ready + actor_busy_s(problem.workload, actor, latency, admission)
         completion[list(actor.responses)] = free[i]
-    schedule = follow(completion, free, work)
+    schedule = follow(completion, free, work, learner)
     return schedule.step_s, cluster.gpus_per_actor * float(free.sum()) + schedule.gpu_s
 
 
 def check_step(seed: int) -> None:
     """No split of this step is faster or cheaper than the bound."""
-    problem, work = random_step(seed)
-    bound = step_bound(problem, work)
+    problem, work, learner = random_step(seed)
+    bound = whole_step_bound(clairvoyant_bound(problem), work, learner)
     for actors in (1, 2, 4):
-        time_s, gpu_s = executed(problem, work, min(actors, len(work)))
-        assert bound.time_s <= time_s * (1 + 1e-9), seed
+        time_s, gpu_s = executed(problem, work, learner, min(actors, len(work)))
+        assert bound.shortest_s() <= time_s * (1 + 1e-9), seed
         assert bound.gpu_seconds(time_s * (1 + 1e-9)) <= gpu_s * (1 + 1e-9), seed
 
 
-def test_the_step_bound_is_never_above_a_step() -> None:
+def test_the_bound_with_a_given_learner_is_never_above_a_step() -> None:
     for seed in range(6):
         check_step(seed)
 
 
 @pytest.mark.nightly
-def test_the_step_bound_is_never_above_many_steps() -> None:
+def test_the_bound_with_a_given_learner_is_never_above_many_steps() -> None:
     for seed in range(6, 707):
         check_step(seed)
 
 
 def test_no_step_is_shorter_than_the_bound() -> None:
-    problem, work = random_step(1)
-    bound = step_bound(problem, work)
-    assert bound.gpu_seconds(bound.time_s * 0.9) == np.inf
-    assert 0 < bound.gpu_seconds(bound.time_s * 1.1) < np.inf
+    problem, work, learner = random_step(1)
+    bound = whole_step_bound(clairvoyant_bound(problem), work, learner)
+    assert bound.gpu_seconds(bound.shortest_s() * 0.9) == np.inf
+    assert 0 < bound.gpu_seconds(bound.shortest_s() * 1.1) < np.inf
 
 
-def _work(**changes: Any) -> PhaseWork:
-    return PhaseWork(**{"prepare_s": [1.0, 2.0], "learn_s": [1.0, 2.0], "group": [0, 1], **changes})
+def _work(**changes: Any) -> StepWork:
+    return StepWork(**{"prepare_s": [1.0, 2.0], "learn_s": [1.0, 2.0], "group": [0, 1], **changes})
 
 
 WRONG = {
@@ -238,19 +247,24 @@ WRONG = {
     "group of another length": (lambda: _work(group=[0, 1, 2]), ("group", "(3,)", "2 responses")),
     "half a group": (lambda: _work(group=[0, 0.5]), ("group[1]", "0.5")),
     "unlock": (lambda: _work(unlock="prompt"), ("'prompt'", "group")),
-    "place": (lambda: _work(place="cloud"), ("'cloud'", "freed")),
-    "no learner": (lambda: _work(place="learner"), ("learner_gpus", "1 or more")),
-    "negative learner": (lambda: _work(learner_gpus=-1), ("learner_gpus", "-1")),
-    "part of a server": (lambda: _work(learner_gpus=3, gpus_per_actor=2), ("learner_gpus is 3", "2 GPUs")),
+    "charges": (lambda: _work(charges=0.1), ("charges is 0.1", "Charges")),
     "no GPUs per actor": (lambda: _work(gpus_per_actor=0), ("gpus_per_actor",)),
-    "start before the step": (lambda: _work(learner_gpus=1, learner_from_s=-1.0), ("learner_from_s", "-1")),
-    "start without a learner": (lambda: _work(learner_from_s=1.0), ("learner_from_s", "no GPUs")),
-    "no flag": (lambda: _work(learner_gpus=1, learner_grows="yes"), ("learner_grows", "'yes'")),
-    "completions": (lambda: follow([1.0], [1.0], _work()), ("completion_s", "2 responses")),
-    "no completion": (lambda: follow([1.0, np.nan], [1.0], _work()), ("completion_s[1]", "nan")),
-    "no actor": (lambda: follow([1.0, 2.0], [], _work()), ("free_s", "one actor")),
-    "no work": (lambda: follow([1.0], [1.0], cast(Any, None)), ("None", "PhaseWork")),
-    "other responses": (lambda: step_bound(random_step(1)[0], _work()), ("2 responses",)),
+    "place": (lambda: Learner(place="cloud"), ("'cloud'", "freed")),
+    "negative learner": (lambda: Learner(-1), ("own", "-1")),
+    "part of a server": (lambda: Learner(cast(Any, 1.5)), ("own is 1.5", "whole number")),
+    "start before the step": (lambda: Learner(1, -1.0), ("from_s", "-1")),
+    "no flag": (lambda: Learner(1, grows=cast(Any, "yes")), ("grows", "'yes'")),
+    "completions": (lambda: follow([1.0], [1.0], _work(), Learner()), ("completion_s", "2 responses")),
+    "no completion": (lambda: follow([1.0, np.nan], [1.0], _work(), Learner()), ("completion_s[1]", "nan")),
+    "no actor": (lambda: follow([1.0, 2.0], [], _work(), Learner()), ("free_s", "one actor")),
+    "no work": (lambda: follow([1.0], [1.0], cast(Any, None), Learner()), ("None", "StepWork")),
+    "no learner": (lambda: follow([1.0, 2.0], [1.0], _work(), cast(Any, None)), ("None", "Learner")),
+    "a size that cannot learn": (
+        lambda: follow([1.0, 2.0], [1.0], _work(charges=Charges((1.0,), (0.0,), (0.0,))), Learner(1)), ("2 servers",)
+    ),
+    "other responses": (
+        lambda: whole_step_bound(clairvoyant_bound(random_step(1)[0]), _work(), Learner()), ("2 responses",)
+    ),
 }  # fmt: skip
 
 

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 import solver
 from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, Workload
+from solver.step.charges import Charges
 from solver.step.follow import follow
-from solver.step.late_start import HALVINGS, latest_start
-from solver.step.token_work import TokenWork
+from solver.step.learner import HALVINGS, latest_start
+from solver.step.work import BESIDE_DECODING, Learner, TokenWork
+
+OWN = replace(BESIDE_DECODING, own=1, grows=False)
 
 
 def problem_of(seed: int, scenarios: int = 0) -> PlanningProblem:
@@ -42,8 +45,10 @@ def test_the_step_ends_as_early_and_costs_no_more(
 ) -> None:
     problem = problem_of(seed, scenarios)
     plan = solver.random_split(problem, actors=2)
-    work = TokenWork(per_token_s / 3, per_token_s, unlock, gpus, place="learner", load_s=load_s)
-    start = latest_start(plan, problem, work, delay=delay)
+    charges = Charges.by_formula(gpus, 1, 0.0, load_s)
+    work = TokenWork(per_token_s / 3, per_token_s, "group" if unlock == "batch" else unlock, charges)
+    learner = replace(OWN, own=gpus, streams=unlock != "batch")
+    start = latest_start(plan, problem, work, learner, delay=delay)
     assert start.from_s >= 0
     assert start.time_s <= start.held_time_s * (1 + delay) + 1e-12
     assert start.gpu_seconds <= start.held_gpu_seconds + gpus * delay * start.held_time_s + 1e-9
@@ -51,7 +56,7 @@ def test_the_step_ends_as_early_and_costs_no_more(
         return
     done = np.array([solver.evaluate(plan, problem).done_s]).ravel()
     times = [
-        follow(completions(plan, problem), done, replace(work, learner_from_s=from_s).of(problem.workload)).step_s
+        follow(completions(plan, problem), done, work.of(problem.workload), replace(learner, from_s=from_s)).step_s
         for from_s in (start.from_s, start.from_s + start.held_time_s / 2 ** (HALVINGS - 1))
     ]
     assert times[0] == pytest.approx(start.time_s)
@@ -76,21 +81,21 @@ def completions(plan: solver.Plan, problem: PlanningProblem) -> np.ndarray:
 def test_a_learner_with_little_to_do_starts_with_the_last_prompt() -> None:
     problem = problem_of(1)
     plan = solver.random_split(problem, actors=2)
-    start = latest_start(plan, problem, TokenWork(0.0, 1e-5, "group", 1, place="learner"))
+    start = latest_start(plan, problem, TokenWork(0.0, 1e-5), OWN)
     assert start.from_s > 0.98 * start.held_time_s
     assert start.gpu_seconds < start.held_gpu_seconds
 
 
 @pytest.mark.parametrize(
-    ("work", "more", "said"),
+    ("work", "learner", "more", "said"),
     [
-        (TokenWork(0.0, 1e-3), {}, ("learner_gpus", "0")),
-        (TokenWork(0.0, 1e-3, learner_gpus=3), {"gpus_per_server": 2}, ("3", "multiple of the 2")),
-        (TokenWork(0.0, 1e-3, learner_gpus=1), {"delay": -0.1}, ("delay", "-0.1")),
-        ("work", {}, ("'work'", "TokenWork")),
+        (TokenWork(0.0, 1e-3), Learner(), {}, ("0 servers", "own")),
+        (TokenWork(0.0, 1e-3), OWN, {"delay": -0.1}, ("delay", "-0.1")),
+        (TokenWork(0.0, 1e-3), "held", {}, ("'held'", "Learner")),
+        ("work", OWN, {}, ("'work'", "TokenWork")),
     ],
 )
-def test_what_has_no_start_is_refused(work: Any, more: dict[str, Any], said: tuple[str, ...]) -> None:
+def test_what_has_no_start_is_refused(work: Any, learner: Any, more: dict[str, Any], said: tuple[str, ...]) -> None:
     problem = problem_of(1)
     with refused(PlanningError, *said):
-        latest_start(solver.random_split(problem, actors=2), problem, work, **more)
+        latest_start(solver.random_split(problem, actors=2), problem, work, learner, **more)

@@ -9,19 +9,18 @@ from hypothesis import strategies as st
 
 from solver.model.step_levers import LEARNER, OVERLAP, PREWARMING, STREAMING, levers_of_bits
 from solver.step import pair_timing
-from solver.step.learner_charges import LearnerCharges
+from solver.step.charges import Charges
 from solver.step.learners import Learners, charged, learners_beside, server_counts, servers_per_block
 from solver.step.pair_timing import StepItems, pair_totals
-from solver.step.sized_charges import SizedCharges
-from solver.step.work import PhaseWork
+from solver.step.work import StepWork
 from solver.timing.work_schedule import NO_GATE, WorkItems, schedule_work
 
 SERVERS = 6
 seeds = st.integers(0, 2**32 - 1)
 
 
-def drawn_charges(rng: np.random.Generator) -> LearnerCharges:
-    return LearnerCharges(2, 0.1, float(rng.choice([0, 0.3])), float(rng.choice([0, 0.2])))
+def drawn_charges(rng: np.random.Generator) -> Charges:
+    return Charges.by_formula(SERVERS, 2, 0.1, float(rng.choice([0, 0.3])), float(rng.choice([0, 0.2])))
 
 
 @given(seeds, st.sampled_from([1, 2, 4]), st.sampled_from([12_000, 20]))
@@ -33,7 +32,7 @@ def test_pairs_timed_together_are_those_of_the_list_scheduler(seed: int, togethe
         count, actors = int(rng.integers(1, 40)), int(rng.integers(1, SERVERS))
         completion_s, free_s = rng.exponential(5, count), rng.exponential(5, actors)
         free_s[0] = completion_s.max()
-        work = PhaseWork(
+        work = StepWork(
             rng.exponential(0.1, count), rng.exponential(0.3, count), rng.integers(0, 4, count), "group", gpus_per_actor=2
         )
         steps.append(StepItems(completion_s, free_s, 7.0, work, together=together))
@@ -77,7 +76,7 @@ def listed(step: StepItems, one: Learners) -> tuple[float, float]:
 
 def test_blocks_keep_all_work_and_the_order() -> None:
     rng = np.random.default_rng(0)
-    work = PhaseWork(rng.exponential(1, 100), rng.exponential(2, 100), np.arange(100) // 4, "group")
+    work = StepWork(rng.exponential(1, 100), rng.exponential(2, 100), np.arange(100) // 4, "group")
     completion_s = rng.exponential(5, 100)
     step = StepItems(completion_s, np.array([completion_s.max()]), 1.0, work, blocks=7)
     ready_s, prepare_s, learn_s = step.unlocked
@@ -93,7 +92,7 @@ def test_learners_that_are_tried_fit_and_begin_with_all_servers_after_generation
     possible = data.draw(st.lists(st.booleans(), min_size=servers, max_size=servers))
     possible[-1] = True
     slower = tuple(1.0 if one else float("inf") for one in possible)
-    charges = SizedCharges(slower, (0.0,) * servers, (0.5,) * servers)
+    charges = Charges(slower, (0.0,) * servers, (0.5,) * servers)
     generation_s = np.array([4.0, 0.3])
     found = learners_beside(actors, servers, generation_s, charges)
     each = len(found) // 2
@@ -112,7 +111,7 @@ def test_learners_that_are_tried_fit_and_begin_with_all_servers_after_generation
 def test_what_a_learner_uses_is_named() -> None:
     columns = np.array([3, 1, 1, 0]), np.array([4.0, 4.0, 2.0, 0.0]), np.array([True, False, True, True])
     streams, overlaps = np.array([False, False, True, False]), np.array([False, True, True, True])
-    found = charged(*columns, streams, overlaps, np.full(4, 2), LearnerCharges())
+    found = charged(*columns, streams, overlaps, np.full(4, 2), Charges.by_formula(5))
     named = [levers_of_bits(bits) for bits in found.levers(5, np.full(4, 4.0)).tolist()]
     assert named == [set(), {LEARNER, OVERLAP}, {LEARNER, OVERLAP, STREAMING, PREWARMING}, {LEARNER, OVERLAP}]
 

@@ -1,14 +1,16 @@
-"""Defines ``CallCosts`` and ``CallOptions``: what each model call takes in each layout, as arrays that the search reads.
+"""What each model call takes in each layout: seconds, bytes and GPU-seconds, as arrays.
+
+``CallCosts`` is what a user gives. ``CallOptions`` has the layouts in which each call of a graph can run, with their costs. A
+plan is one option (layout) per call, as (K,) indices; functions take (P, K) of them at once.
 
 A task is a call, or a reallocation: weights of a trained role are sent from its training's layout to that of another call. The
-reallocation follows the training of the step before, precedes the call, and occupies both meshes. A plan is one option (layout)
-per call, as (K,) indices; functions take (P, K) of them at once.
+reallocation follows the training of the step before, precedes the call, and occupies both meshes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -40,12 +42,12 @@ class CallMemory(NamedTuple):
     copy: float = 0.0
 
 
-class FreedEarly(NamedTuple):
-    """When the n layouts of a call give their GPUs back, where that may be before the call ends.
+class ReleasedEarly(NamedTuple):
+    """When each of the n layouts of a generate call releases its GPUs, where that may be before the call ends.
 
     Attributes:
-        release_s: (n, N) seconds from the start of the call until each GPU of the cluster is free.
-        least_s, least_gpu_s: (n,) lower bounds on the seconds and the GPU-seconds of the call on this mesh.
+        release_s: (n, N) seconds from the start of the call until each GPU of the cluster is released.
+        least_s, least_gpu_s: (n,) lower bounds on the seconds and the GPU-seconds of any generation plan on this mesh.
     """
 
     release_s: FloatArray
@@ -77,7 +79,7 @@ class CallOptions:
         graph: of K calls. gpus, gpus_per_node: of the cluster.
         layouts: for every call its n layouts. seconds: (n,) of each. memory: (n, 3) of each, see ``CallMemory``.
         costs: for reallocations, which are computed when they are first asked for.
-        freed_early: by call, where GPUs may be free before the call ends; others hold all their GPUs to their end.
+        released_early: by call, where GPUs may be released before the call ends; others hold all their GPUs to their end.
         nowhere: by call, (n, 2) empty ranges behind the cluster in place of its layouts' GPUs; always_gpu_s: GPU-seconds of all
             plans that no task accounts for. Both are of ``bounding``.
     """
@@ -89,7 +91,7 @@ class CallOptions:
     seconds: tuple[FloatArray, ...]
     memory: tuple[FloatArray, ...]
     costs: CallCosts
-    freed_early: Mapping[int, FreedEarly] = field(default_factory=dict)
+    released_early: Mapping[int, ReleasedEarly] = field(default_factory=dict)
     nowhere: Mapping[int, IntArray] = field(default_factory=dict)
     always_gpu_s: float = 0.0
 
@@ -124,6 +126,11 @@ class CallOptions:
         return tuple(c for c, train in enumerate(self.graph.trained_by) if train is not None and train != c)
 
     @cached_property
+    def _trainings(self) -> list[int]:
+        """For each reallocation, the training that its weights come from."""
+        return [self.graph.training_of(call) for call in self.reallocated]
+
+    @cached_property
     def tasks(self) -> int:
         """Number T of tasks: calls, then reallocations."""
         return len(self.graph.calls) + len(self.reallocated)
@@ -140,10 +147,8 @@ class CallOptions:
         before: list[list[int]] = [[] if train is None else [train] for train in graph.trained_by]
         before += [[] for _ in self.reallocated]
         for number, call in enumerate(self.reallocated):
-            train = graph.trained_by[call]
-            assert train is not None, "a reallocation is for a call of a trained role"
             same[call].append(calls + number)
-            before[calls + number].append(train)
+            before[calls + number].append(graph.training_of(call))
         trainings = tuple(sorted({train for train in graph.trained_by if train is not None}))
         early = [() if s or b else trainings for s, b in zip(same, before, strict=True)]
         return tuple(tuple(s) for s in same), tuple(tuple(b) for b in before), tuple(early)
@@ -159,15 +164,12 @@ class CallOptions:
         """For calls of trained roles the (options of the training, options of the call) seconds, NaN where not asked for."""
         return {
             call: np.full((len(self.layouts[train]), len(self.layouts[call])), np.nan)
-            for call in self.reallocated
-            if (train := self.graph.trained_by[call]) is not None
+            for call, train in zip(self.reallocated, self._trainings, strict=True)
         }
 
     def reallocation_s(self, call: int, trained: IntArray, option: IntArray) -> FloatArray:
         """Return (P,) seconds of sending weights from option ``trained`` of the role's training to ``option`` of the call."""
-        train = self.graph.trained_by[call]
-        assert train is not None, "only trained roles are reallocated"
-        known = self._reallocations[call]
+        train, known = self.graph.training_of(call), self._reallocations[call]
         found = known[trained, option]
         asked = np.flatnonzero(np.isnan(found))
         if len(asked):
@@ -180,31 +182,31 @@ class CallOptions:
     def durations(self, plans: IntArray) -> FloatArray:
         """Return (P, T) seconds of every task."""
         of_calls = [seconds[plans[:, call]] for call, seconds in enumerate(self.seconds)]
-        moved = [self.reallocation_s(call, plans[:, self.graph.trained_by[call]], plans[:, call]) for call in self.reallocated]
+        pairs = zip(self.reallocated, self._trainings, strict=True)
+        moved = [self.reallocation_s(call, plans[:, train], plans[:, call]) for call, train in pairs]
         return np.stack([*of_calls, *moved], axis=1)
-
-    def occupies(self, call: int, option: IntArray) -> NDArray[np.bool_]:
-        """Return (P, N) whether (P,) options of a call occupy a GPU."""
-        first, last = self.spans[call][option].T
-        gpu = np.arange(self.gpus)
-        return np.asarray((gpu >= first[:, None]) & (gpu < last[:, None]))
 
     def blocks(self, plans: IntArray) -> NDArray[np.bool_]:
         """Return (P, T, N) whether a task occupies a GPU."""
-        of_calls = [self.occupies(call, plans[:, call]) for call in range(len(self.spans))]
-        moved = [of_calls[call] | of_calls[self.graph.trained_by[call]] for call in self.reallocated]  # type: ignore[index]
-        return np.stack([*of_calls, *moved], axis=1)
+        span = self.spans_of(plans)[:, :, :, None]
+        gpu = np.arange(self.gpus)
+        of_calls = (gpu >= span[:, :, 0]) & (gpu < span[:, :, 1])
+        moved = of_calls[:, list(self.reallocated)] | of_calls[:, self._trainings]
+        return np.asarray(np.concatenate([of_calls, moved], axis=1))
 
-    def meeting(self, plans: IntArray) -> tuple[NDArray[np.bool_], IntArray]:
-        """Return (P, T, T) whether two tasks share a GPU, and (P, T) their numbers of GPUs."""
-        return self.meeting_on(np.stack([span[plans[:, call]] for call, span in enumerate(self.spans)], axis=1))
+    def spans_of(self, plans: IntArray) -> IntArray:
+        """Return (P, K, 2) the first GPU of each call and the GPU after its last."""
+        return np.stack([span[plans[:, call]] for call, span in enumerate(self.spans)], axis=1)
 
-    def meeting_on(self, spans: IntArray) -> tuple[NDArray[np.bool_], IntArray]:
-        """Return what ``meeting`` does, by (P, K, 2) GPUs of the calls; a call without GPUs has (0, 0)."""
+    def meeting(self, spans: IntArray) -> tuple[NDArray[np.bool_], IntArray]:
+        """Return (P, T, T) whether two tasks share a GPU, and (P, T) their numbers of GPUs.
+
+        Args:
+            spans: (P, K, 2) as of ``spans_of``; (0, 0) for a call without GPUs.
+        """
         first, last = spans[:, :, 0], spans[:, :, 1]
         calls = (first[:, :, None] < last[:, None, :]) & (first[:, None, :] < last[:, :, None])
-        trains = [train for call in self.reallocated if (train := self.graph.trained_by[call]) is not None]
-        of_call, of_train = list(self.reallocated), trains
+        of_call, of_train = list(self.reallocated), self._trainings
         moved = calls[:, of_call] | calls[:, of_train]  # (P, R, K)
         both = moved[:, :, of_call] | moved[:, :, of_train]
         meet = np.concatenate(
@@ -214,11 +216,16 @@ class CallOptions:
         gpus = last - first
         return meet, np.concatenate([gpus, gpus[:, of_call] + gpus[:, of_train] - np.maximum(common, 0)], axis=1)
 
+    def gpu_s(self, plans: IntArray) -> FloatArray:
+        """Return (P,) GPU-seconds for which calls and reallocations of a step hold their GPUs."""
+        held = self.durations(plans) * self.meeting(self.spans_of(plans))[1]
+        for call, released in self.released_early.items():
+            held[:, call] = released.release_s[plans[:, call]].sum(axis=1)
+        return np.asarray(held.sum(axis=1))
+
     def copies(self, call: int, option: IntArray, trained: IntArray) -> FloatArray:
         """Return (P,) bytes of a copy of the weights that options of a call need beside options of its role's training."""
-        train = self.graph.trained_by[call]
-        assert train is not None, "only trained roles share weights with a training"
-        same = self._layout_numbers[call][option] == self._layout_numbers[train][trained]
+        same = self._layout_numbers[call][option] == self._layout_numbers[self.graph.training_of(call)][trained]
         return np.where(same, 0.0, self.memory[call][option, 2])
 
     def holds_s(self, plans: IntArray, seconds: FloatArray) -> FloatArray:
@@ -229,45 +236,38 @@ class CallOptions:
         Args:
             seconds: (P, T) of the tasks.
         """
-        holds = np.where(self.meeting(plans)[0], seconds[:, :, None], 0.0)
-        for call, freed in self.freed_early.items():
-            holds[:, call] = np.where(self.blocks(plans), freed.release_s[plans[:, call]][:, None, :], 0.0).max(axis=2)
+        holds = np.where(self.meeting(self.spans_of(plans))[0], seconds[:, :, None], 0.0)
+        for call, released in self.released_early.items():
+            holds[:, call] = np.where(self.blocks(plans), released.release_s[plans[:, call]][:, None, :], 0.0).max(axis=2)
         return np.where((holds > 0) & (seconds > 0)[:, None, :], holds, -math.inf)
 
     @cached_property
     def bounding(self) -> CallOptions:
-        """Return options by which periods are bounded: these, or relaxed ones where calls give GPUs back early.
+        """Return options by which plans are bounded: these, or relaxed ones where calls release GPUs early.
 
         A relaxed call takes ``least_s`` on no GPU, so only the graph keeps it apart from others. The least of its
         ``least_gpu_s`` is in ``always_gpu_s``. Its reallocation has the GPUs of the training alone.
         """
-        if not self.freed_early:
+        if not self.released_early:
             return self
         seconds = list(self.seconds)
         nowhere: dict[int, IntArray] = {}
-        for call, freed in self.freed_early.items():
-            seconds[call] = freed.least_s
+        for call, released in self.released_early.items():
+            seconds[call] = released.least_s
             mesh_number = np.unique(self.spans[call], axis=0, return_inverse=True)[1].reshape(-1)
             nowhere[call] = np.stack([self.gpus + mesh_number] * 2, axis=1)  # meshes stay apart from each other
-        always = sum(float(freed.least_gpu_s.min()) for freed in self.freed_early.values())
-        return replace(self, seconds=tuple(seconds), freed_early={}, nowhere=nowhere, always_gpu_s=always)
+        always = sum(float(released.least_gpu_s.min()) for released in self.released_early.values())
+        return replace(self, seconds=tuple(seconds), released_early={}, nowhere=nowhere, always_gpu_s=always)
 
-    def peak_bytes(self, plans: IntArray, calls: Collection[int] | None = None) -> FloatArray:
-        """Return (P, N) bytes that each GPU needs: what trainings keep, and the most that any call on it works with.
-
-        With ``calls`` only these count, and a copy of weights only if the training counts, too: a lower bound.
-        """
+    def peak_bytes(self, plans: IntArray) -> FloatArray:
+        """Return (P, N) bytes that each GPU needs: what trainings keep, and the most that any call on it works with."""
         occupied = self.blocks(plans)
         kept = np.zeros((len(plans), self.gpus))
         working = np.zeros_like(kept)
         for call, table in enumerate(self.memory):
-            if calls is not None and call not in calls:
-                continue
             keeps, works, copy = table[plans[:, call]].T
             train = self.graph.trained_by[call]
-            if train is not None and calls is not None and train not in calls:
-                copy = np.zeros_like(copy)
-            elif train is not None:
+            if train is not None:
                 copy = self.copies(call, plans[:, call], plans[:, train])
             kept += occupied[:, call] * keeps[:, None]
             np.maximum(working, occupied[:, call] * (works + copy)[:, None], out=working)

@@ -1,4 +1,4 @@
-"""Times of following steps, for many plans side by side: when every task of every step runs, and the period of steps.
+"""When every model call runs, in steps that follow each other: a list schedule of many plans at once, and its period.
 
 Tasks are scheduled one by one. A task can start once everything that it waits for has ended and its GPUs are free. A task of no
 seconds needs none, such as a reallocation where nothing is missing. Among all tasks the one that can start first is next. Where
@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from solver.layouts.options import CallOptions, FloatArray, IntArray
+from solver.layouts.costs import CallOptions, FloatArray, IntArray
 
 Order = Literal["longest path", "fifo"]
 ORDERS: tuple[Order, ...] = ("longest path", "fifo")  # of calls that are ready
