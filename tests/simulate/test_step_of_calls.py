@@ -48,13 +48,13 @@ def test_actors_of_every_size_and_layouts_are_variants(small: StepOfCalls) -> No
 
 
 def test_no_combination_is_much_better_than_the_best_candidate(small: StepOfCalls) -> None:
-    """An independent loop over sizes, layouts, ways to generate and ways to learn, timed exactly on the typical scenario."""
+    """An independent loop over sizes, layouts, generations and learners, timed exactly on the typical scenario."""
     step, found = small.step, small.step.candidates()
 
-    def exact(one: SizedStep, generation: Generation, way: Learner) -> float:
-        return OBJECTIVE.value(*generation.on(0).step_totals(one.works[0], way))
+    def exact(one: SizedStep, generation: Generation, learner: Learner) -> float:
+        return OBJECTIVE.value(*generation.on(0).step_totals(one.works[0], learner))
 
-    kept = min(exact(step.of_plan(plan), plan.generation, plan.way) for plan in found.plans)
+    kept = min(exact(step.of_plan(plan), plan.generation, plan.learner) for plan in found.plans)
     least, combinations = np.inf, 0
     for one in [step.own, *(SizedStep(step.logged, variant.setting, variant.costs) for variant in step.variants)]:
         for generation in one.generations(None).candidates():
@@ -62,9 +62,9 @@ def test_no_combination_is_much_better_than_the_best_candidate(small: StepOfCall
             for own, grows, (streams, overlaps), share in product(
                 range(one.servers - actors + 1), (True, False), ((False, False), (False, True), (True, True)), (0.0, 0.55, 1.0)
             ):
-                way = Learner(own, share * makespan_s if own else 0.0, grows, streams, overlaps)
-                if one.costs.charges.fits(way.servers(actors)):
-                    least, combinations = min(least, exact(one, generation, way)), combinations + 1
+                learner = Learner(own, share * makespan_s if own else 0.0, grows, streams, overlaps)
+                if one.costs.charges.fits(learner.servers(actors)):
+                    least, combinations = min(least, exact(one, generation, learner)), combinations + 1
     assert combinations > 500
     assert kept <= least * 1.02, "merged timing, and what is not tried, may lose 2 % of T^w C^(1-w)"
     choice, values = step.plan(OBJECTIVE), OBJECTIVE.values(found.table.times_s, found.table.gpu_s).mean(axis=1)

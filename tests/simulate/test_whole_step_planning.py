@@ -86,7 +86,7 @@ def test_planning_a_larger_step_simulates_no_more(nodes: int, monkeypatch: pytes
     scenarios = len(step.own.cases)
     assert len(timed) - len(of_part) <= (2 * MOST_STEPS + 1) * scenarios, "the chosen plan, with other numbers of actors"
     actors = len(choice.plan.generation.plan.actors)
-    assert 4 * nodes / 8 <= actors + choice.plan.way.own <= 4 * nodes
+    assert 4 * nodes / 8 <= actors + choice.plan.learner.own <= 4 * nodes
     time_s, gpu_s = step.execute(choice.plan)
     assert value(time_s, gpu_s) <= 1.1 * best
     assert step.bound().gpu_seconds(time_s) <= gpu_s

@@ -179,9 +179,9 @@ class _Pairs:
 
     def _plan(self, number: int) -> WholeStepPlan:
         learners, generation = self.learners, int(self.of[number])
-        way = Learner(
+        learner = Learner(
             int(learners.own[number]), float(learners.from_s[number]), bool(learners.grows[number]),
             bool(learners.streams[number]), bool(learners.overlaps[number]),
         )  # fmt: skip
         levers = levers_of_bits(int(self.levers[number]))
-        return WholeStepPlan(self.generations[generation], way, levers, int(self.variants[generation]))
+        return WholeStepPlan(self.generations[generation], learner, levers, int(self.variants[generation]))

@@ -108,7 +108,7 @@ class WholeStepPlan(NamedTuple):
     """
 
     generation: Generation
-    way: Learner
+    learner: Learner
     levers: frozenset[str]
     variant: int = 0
     of_part: WholeStepPlan | None = None

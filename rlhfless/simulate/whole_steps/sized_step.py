@@ -86,12 +86,12 @@ class SizedStep:
             items_of(generation.estimated(scenario, executed_on), work, FINE_BLOCKS) for scenario, work in enumerate(self.works)
         ]
 
-    def totals(self, generation: Generation, way: Learner) -> FloatArray:
+    def totals(self, generation: Generation, learner: Learner) -> FloatArray:
         """Return (S, 2) seconds and GPU-seconds on every scenario. A generation that folds is executed on some of them."""
         steps = self.items(generation, FOLDED_ON)
-        return pair_totals(steps, np.arange(len(steps)), self._learners(way, generation, len(steps)))
+        return pair_totals(steps, np.arange(len(steps)), self._learners(learner, generation, len(steps)))
 
-    def on_whole(self, generation: Generation, way: Learner, count: int | None = None) -> FloatArray:
+    def on_whole(self, generation: Generation, learner: Learner, count: int | None = None) -> FloatArray:
         """Return about the (K, 2) seconds and GPU-seconds of a plan for a step of any size, on the first K scenarios.
 
         Folding is left out. Servers and responses are counted together, which hides the last response. So the step is no
@@ -105,16 +105,16 @@ class SizedStep:
         runs = [of.on(scenario) for scenario in range(count)]
         together = servers_per_block(self.servers)
         steps = [items_of(run, work, FINE_BLOCKS, together) for run, work in zip(runs, self.works, strict=False)]
-        learners = self._learners(way, generation, count)
+        learners = self._learners(learner, generation, count)
         totals = pair_totals(steps, np.arange(count), learners)
         later_s = np.maximum(0.0, [run.makespan_s for run in runs] + learners.finish_s - totals[:, 0])
-        return np.column_stack([totals[:, 0] + later_s, totals[:, 1] + later_s * way.own * self.gpus_per_actor])
+        return np.column_stack([totals[:, 0] + later_s, totals[:, 1] + later_s * learner.own * self.gpus_per_actor])
 
-    def _learners(self, way: Learner, generation: Generation, count: int) -> Learners:
+    def _learners(self, learner: Learner, generation: Generation, count: int) -> Learners:
         """Return a learner as many times as there are scenarios."""
-        own, actors = np.full(count, way.own), np.full(count, len(generation.plan.actors))
-        grows, streams, overlaps = (np.full(count, one) for one in (way.grows, way.streams, way.overlaps))
-        return charged(own, np.full(count, way.from_s), grows, streams, overlaps, actors, self.costs.charges)
+        own, actors = np.full(count, learner.own), np.full(count, len(generation.plan.actors))
+        grows, streams, overlaps = (np.full(count, one) for one in (learner.grows, learner.streams, learner.overlaps))
+        return charged(own, np.full(count, learner.from_s), grows, streams, overlaps, actors, self.costs.charges)
 
 
 def items_of(generated: GeneratedStep, work: StepWork, blocks: int, together: int = 1) -> StepItems:

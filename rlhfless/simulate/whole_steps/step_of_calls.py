@@ -32,7 +32,7 @@ class StepOfCalls:
     def words(self, plan: WholeStepPlan) -> str:
         """Return the plan in words: number of actors, size of the learner, and the layouts of the model calls."""
         layouts, actors = self.layouts[plan.variant], len(plan.generation.plan.actors)
-        servers = plan.way.servers(actors)
+        servers = plan.learner.servers(actors)
         learn = layouts.learn[servers - 1]
         gpus = self.step.of_plan(plan).gpus_per_actor
         return (

@@ -72,8 +72,8 @@ class StepPart:
         of_random = assignments.best / of_part.assignments.best
         ratio = of_random if own.by in (RANDOM, CACHED) else self.ratio
         assignment = own.scaled(ratio, assignments.prompts, self.servers)
-        learner = self._learner(pair.way, len(pair.generation.plan.actors), assignment.actors)
-        return pair._replace(generation=generations.of(assignment), way=learner, of_part=pair)
+        learner = self._learner(pair.learner, len(pair.generation.plan.actors), assignment.actors)
+        return pair._replace(generation=generations.of(assignment), learner=learner, of_part=pair)
 
     def with_actors(self, plan: WholeStepPlan, actors: int, generations: Generations) -> WholeStepPlan:
         """Return a plan of the whole step with so many actors, and with the learner's servers as far as they are left.
@@ -81,19 +81,19 @@ class StepPart:
         Args:
             generations: see ``scaled``.
         """
-        own, took = plan.generation.assignment, plan.way.own
+        own, took = plan.generation.assignment, plan.learner.own
         assignment = own.scaled(actors / own.actors, generations.assignments.prompts, self.servers)
         takes_all = took == self.servers - own.actors
         left = self.servers - assignment.actors
         return plan._replace(
-            generation=generations.of(assignment), way=replace(plan.way, own=left if takes_all else min(took, left))
+            generation=generations.of(assignment), learner=replace(plan.learner, own=left if takes_all else min(took, left))
         )
 
-    def _learner(self, way: Learner, part_actors: int, actors: int) -> Learner:
-        """Return a way to learn on as large a share of the servers; all that the actors leave stay all."""
+    def _learner(self, learner: Learner, part_actors: int, actors: int) -> Learner:
+        """Return a learner on as large a share of the servers; all that the actors leave stay all."""
         left = self.servers - actors
-        takes_all = way.own == self.setting.cluster.max_actors - part_actors
-        return replace(way, own=left if takes_all else min(left, round(way.own * self.ratio)))
+        takes_all = learner.own == self.setting.cluster.max_actors - part_actors
+        return replace(learner, own=left if takes_all else min(left, round(learner.own * self.ratio)))
 
 
 def best_actors(

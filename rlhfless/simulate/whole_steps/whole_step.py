@@ -181,7 +181,7 @@ class WholeStep:
             return plan
 
         def value(one: WholeStepPlan) -> float:
-            totals = size.on_whole(one.generation, one.way)
+            totals = size.on_whole(one.generation, one.learner)
             limited = objective if relative_to is None else objective.with_slack(float(relative_to[: len(totals)].mean()))
             return float(limited.soft_values(totals[:, 0], totals[:, 1]).mean())
 
@@ -196,12 +196,12 @@ class WholeStep:
 
         They equal those of ``record``, whose work items run by the same list scheduler.
         """
-        return plan.generation.executed.step_totals(self.of_plan(plan).work, plan.way)
+        return plan.generation.executed.step_totals(self.of_plan(plan).work, plan.learner)
 
     def record(self, plan: WholeStepPlan) -> StepRecord:
         """Return the executor's record of a plan with the true lengths, with preparation and learning as work items."""
         size, generation = self.of_plan(plan), plan.generation
-        items = phase_work_items(size.work, plan.way, size.setting.cluster, len(generation.plan.actors))
+        items = phase_work_items(size.work, plan.learner, size.setting.cluster, len(generation.plan.actors))
         run, number = str(self.logged.rows["run"].iloc[0]), self.logged.step
         return executed_record(
             generation.plan, generation.step.requests, size.setting, size.setting.latency, generation.engines, items, run=run,
@@ -235,7 +235,7 @@ class WholeStep:
             if size.part is not None:
                 plan = size.part.scaled(plan, plan.generation.step, size.generations(found.drafts))
             plans.append(plan)
-            fits.append(size.costs.charges.fits(plan.way.servers(plan.generation.assignment.actors)))
+            fits.append(size.costs.charges.fits(plan.learner.servers(plan.generation.assignment.actors)))
         kept, table = np.flatnonzero(fits), found.table
         table = StepTable(table.levers[kept], table.times_s[kept], table.gpu_s[kept])
         return replace(found, plans=tuple(plans[number] for number in kept.tolist()), table=table)
@@ -258,8 +258,8 @@ class WholeStep:
         """
         size = self.of_plan(plan)
         if plan.of_part is None:
-            return size.totals(plan.generation, plan.way)
-        generation, way = plan.of_part.generation, plan.of_part.way
-        of_whole = size.on_whole(plan.generation, plan.way)
-        of_part = size.planned.on_whole(generation, way, len(of_whole))
-        return np.asarray(size.planned.totals(generation, way) * (of_whole / of_part).mean(axis=0))
+            return size.totals(plan.generation, plan.learner)
+        generation, learner = plan.of_part.generation, plan.of_part.learner
+        of_whole = size.on_whole(plan.generation, plan.learner)
+        of_part = size.planned.on_whole(generation, learner, len(of_whole))
+        return np.asarray(size.planned.totals(generation, learner) * (of_whole / of_part).mean(axis=0))
