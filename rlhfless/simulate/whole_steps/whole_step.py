@@ -11,8 +11,9 @@ import numpy as np
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import EngineFactory, StepRecord, phase_work_items
 from rlhfless.scheduling.calibration import calibrated
-from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
+from rlhfless.simulate.drafted_steps import drafted_engines
 from rlhfless.simulate.drafts import SimulatedDrafts
+from rlhfless.simulate.plan_bounds import bound_with_drafts
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.traces import trace_of
 from rlhfless.simulate.whole_steps.aim import Aim
@@ -33,8 +34,8 @@ from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.resized import best_actors
 from rlhfless.simulate.whole_steps.step_part import StepPart
 from rlhfless.trace import Trace
-from solver.bounds.clairvoyant import ClairvoyantBound
-from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
+from solver.bounds.bound import Bound, LeastBound
+from solver.bounds.schedules import ScheduleBound
 from solver.model.drafting import Drafting
 from solver.model.plan import Plan
 from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS, SHARED_PREFILL
@@ -100,7 +101,7 @@ class WholeStep:
         self._known: dict[int, FloatArray] = {}  # what plans take whose times were estimated
         self._generations: dict[int, StepGenerations] = {}
         self._generated: dict[tuple[int, int], tuple[Plan, GeneratedStep]] = {}
-        self._bounds: dict[int, ClairvoyantBound | DraftedClairvoyantBound] = {}  # on generation
+        self._bounds: dict[int, ScheduleBound] = {}  # on generation
         self.variants = tuple(variants)
         self._steps = [self]
         settings = [setting]
@@ -202,9 +203,10 @@ class WholeStep:
         """Return the generation of a plan on the typical scenario."""
         return executed(plan, requests_of(self.cases[0]), self.setting)
 
-    def bound(self, drafts: SimulatedDrafts | None = None) -> WholeStepBound:
+    def bound(self, drafts: SimulatedDrafts | None = None) -> Bound:
         """Return a lower bound that holds for every policy and every variant, with these drafts or without drafts."""
-        return WholeStepBound.least_of([step._own_bound(drafts) for step in self._steps])
+        bounds = [step._own_bound(drafts) for step in self._steps]
+        return bounds[0] if len(bounds) == 1 else LeastBound(bounds)
 
     def with_drafts(self, drafts: SimulatedDrafts | None) -> SimulationConfig:
         """Return the setting of the step with these drafts."""
@@ -279,7 +281,7 @@ class WholeStep:
         self._drafts[id(drafts)] = drafts
         return id(drafts)
 
-    def _generation_bound(self, drafts: SimulatedDrafts | None) -> ClairvoyantBound | DraftedClairvoyantBound:
+    def _generation_bound(self, drafts: SimulatedDrafts | None) -> ScheduleBound:
         if drafts is None:
             return self.logged.bound(self.setting)
         planner = self._plans(None).planner
