@@ -9,11 +9,11 @@ The names of this package describe a problem, plan it and evaluate a plan. Every
 loaded by the functions that use them.
 """
 
-from solver.bounds.clairvoyant import clairvoyant_bound
 from solver.generation.pareto_front import pareto_front
 from solver.generation.plan_of import plan_of
 from solver.generation.planner import plan
 from solver.generation.random_split import random_split
+from solver.lower_bound import bound
 from solver.model.cluster import Cluster, GpuPool, MixedCluster
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
@@ -34,7 +34,7 @@ __all__ = [
     "PlanningError",
     "PlanningProblem",
     "Workload",
-    "clairvoyant_bound",
+    "bound",
     "evaluate",
     "pareto_front",
     "plan",

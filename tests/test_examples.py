@@ -43,10 +43,10 @@ MAIN = {
     "solver.generation.random_split": ("random_split",),
     "solver.model.cluster": ("Cluster",),
     "solver.generation.pareto_front": ("pareto_front",),
-    "solver.bounds.clairvoyant": ("clairvoyant_bound",),
+    "solver.lower_bound": ("bound",),
     "solver.model.step_levers": ("lever_names",),
     "solver.step.cut": ("choose_cut",),
-    "solver.step.bound": ("WholeStepBound.least_of",),
+    "solver.step.bound": ("whole_step_bound",),
     "solver.step.charges": ("Charges",),
 }
 """Modules of the main functions, and the functions of each; without a name: the module's own docstring."""

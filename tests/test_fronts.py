@@ -95,7 +95,7 @@ def test_the_front_of_the_solver_is_the_way_to_plan() -> None:
 
     problem = {"Workload", "Cluster", "MixedCluster", "GpuPool", "LatencyModel", "Objective", "NonGenerationPhases"}
     planning = {"PlanningProblem", "PlanningError", "Plan", "plan", "plan_of", "random_split", "evaluate"}
-    assert set(solver.__all__) == problem | planning | {"pareto_front", "clairvoyant_bound"}
+    assert set(solver.__all__) == problem | planning | {"pareto_front", "bound"}
 
 
 def test_notebooks_and_docs_import_from_the_front_of_the_solver_what_it_has() -> None:

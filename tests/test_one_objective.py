@@ -25,7 +25,8 @@ from rlhfless.scheduling.round_robin import Spread
 from rlhfless.simulate.whole_steps.lever_tables import lever_savings
 from rlhfless.training.config.scheduling import PlannerConfig
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, PlanningProblem, Workload, evaluate
-from solver.bounds.headroom import Curve, summed_bounds
+from solver.bounds.bound import Curve
+from solver.bounds.headroom import summed_bounds
 from solver.model.objective import TIME_WEIGHT
 from solver.prefix_sharing.deduplicate import deduplicate
 from solver.step.choose import StepTable, best_of, choose

@@ -23,8 +23,9 @@ less time to stragglers: for them, batches that may start run together, response
 **Assumed.** Learning is data-parallel: its seconds times its GPUs stay the same,
 unless an efficiency is stated. Nobody checks whether the learner fits into the memory of its GPUs.
 
-**Bound.** A step takes at least the learning and sending of its update, and at least the GPU-seconds of generation of the
-clairvoyant bound, evenly over the GPUs that generate. Where both take turns, it takes at least the sum of their least times.
+**Bound.** A step takes at least the learning and sending of its update, and at least the GPU-seconds of the bound
+on any schedule of generation, evenly over the GPUs that generate. Where both take turns, it takes at least the sum of their
+least times.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from rlhfless.errors import InputError
 from rlhfless.latency.counts import gpu_number, gpu_numbers
 from rlhfless.simulate import execute_steps
 from rlhfless.trace.schema.prices import dollars
-from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.bounds.schedules import ScheduleBound
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.latency import LatencyModel
@@ -300,12 +301,12 @@ class _Generation:
             setting = replace(self._run.setting, cluster=self._cluster(actors), latency=latency)
             if alone:
                 problems = (setting.problem(step.truth) for step in self._run.logged)
-                least = float(np.mean([clairvoyant_bound(problem, work=0).shortest_s() for problem in problems]))
+                least = float(np.mean([ScheduleBound(problem, lp_work=0).shortest_s() for problem in problems]))
             else:
                 pool = PromptPool.of(self._run.logged)
                 every = np.arange(len(pool.length))
                 problem = setting.problem(pool.workload(every, np.zeros_like(every), pool.length))
-                gpu_s = clairvoyant_bound(problem, work=0).gpu_seconds(LONG_S)
+                gpu_s = ScheduleBound(problem, lp_work=0).gpu_seconds(LONG_S)
                 least = gpu_s / (actors * self._model.gpus_per_actor * len(self._run.logged))
             self._least_s[actors, alone] = least
         return self._least_s[actors, alone]

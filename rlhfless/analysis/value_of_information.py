@@ -28,8 +28,8 @@ from rlhfless.predict.sharpness import SDS, noisy_lengths, prompt_lengths, promp
 from rlhfless.scheduling import SchedulingPolicy, make_policy, policy_names
 from rlhfless.simulate import LoggedStep, SimulationConfig
 from rlhfless.simulate.run import engines_of, links_of
-from solver.bounds.clairvoyant import clairvoyant_bound
-from solver.bounds.headroom import curve_of, summed_bounds
+from solver.bounds.headroom import summed_bounds
+from solver.bounds.schedules import ScheduleBound
 from solver.lengths.forecast import LengthForecast
 from solver.lengths.remaining import SurvivalTable
 from solver.lengths.survival import from_scenarios, survival_of, token_grid
@@ -138,9 +138,9 @@ def value_of_information(
     runs["value"] = objective.product(runs["time_s"], runs["gpu_seconds"])
     first = runs[(runs["policy"] == BASE) & (runs["forecast"] == next(iter(chosen)))]["value"]
     base = float(np.exp(np.log(first).mean()))
-    bound = clairvoyant_bound(setting.problem(logged.truth))
+    bound = ScheduleBound(setting.problem(logged.truth))
     found = [(name, _limit(forecast(0), logged.truth, setting, slacks) / base) for name, forecast in chosen.items()]
-    least = summed_bounds([curve_of(bound)], objective.time_weight).value / base
+    least = summed_bounds([bound.curve()], objective.time_weight).value / base
     return ValueOfInformation(
         runs.assign(value=runs["value"] / base), pd.DataFrame(found, columns=["forecast", "value"]), least, tuple(chosen)
     )

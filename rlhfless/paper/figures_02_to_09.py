@@ -22,7 +22,7 @@ from rlhfless.paper.workloads import GSM8K_LENGTHS, LengthHistory, modelled
 from rlhfless.plots import plot_overview, plot_side_by_side, plot_timeline
 from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps, simulate
 from rlhfless.trace import Trace
-from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.bounds.schedules import ScheduleBound
 from solver.model.objective import Objective
 from solver.model.problem import PlanningProblem
 from solver.model.workload import IntArray
@@ -349,7 +349,7 @@ def _grouped(
     logged = next(logged_steps(history.rollouts, max_response_tokens=history.max_response_tokens, steps=history.last(1)))
     samples_per_prompt = len(logged.truth) // len(logged.truth.prompt_tokens)
     problem = PlanningProblem(logged.truth, machine.cluster, machine.latency)
-    bound = clairvoyant_bound(replace(problem, admission="preempt"))  # whatever engines reserve
+    bound = ScheduleBound(replace(problem, admission="preempt"))  # whatever engines reserve
     orders = list(_orders(logged, random_splits, seed))
     for count in actors:
         taken: dict[str, list[tuple[float, float]]] = {}

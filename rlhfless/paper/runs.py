@@ -46,8 +46,8 @@ from rlhfless.scheduling.timed import TimedPolicy
 from rlhfless.simulate import Comparison, SimulationConfig, logged_steps, simulate
 from rlhfless.trace import Trace
 from rlhfless.trace.storage import write_parquet
-from solver.bounds.clairvoyant import ClairvoyantBound
-from solver.bounds.headroom import Curve, curve_of, share_of_headroom, summed_bounds
+from solver.bounds.bound import Bound, Curve
+from solver.bounds.headroom import share_of_headroom, summed_bounds
 from solver.model.objective import NonGenerationPhases, Objective
 
 WEIGHT = 0.7  # lambda of the paper, and of our objective
@@ -246,7 +246,7 @@ class Outcome:
         name = f"{self.grid.history.name} {facts.__name__}"
         return self.runs.kept(name, (*self.grid.inputs, _text(self.policies[policy])), compute)
 
-    def bounds(self) -> list[ClairvoyantBound]:
+    def bounds(self) -> list[Bound]:
         """Return the bound of generation of every step."""
         grid = self.grid
         limit = grid.history.max_response_tokens
@@ -359,11 +359,11 @@ def _generated(
     return table, bounds, simulated
 
 
-def _curves(bounds: Mapping[int, ClairvoyantBound]) -> pd.DataFrame:
+def _curves(bounds: Mapping[int, Bound]) -> pd.DataFrame:
     """Return ``step, shortest_s, min_gpu_s, time_s, gpu_s``: the bound of every step at the times of a grid."""
     tables = []
     for step, bound in bounds.items():
-        curve = curve_of(bound)
+        curve = bound.curve()
         points = pd.DataFrame({"time_s": curve.time_s, "gpu_s": curve.gpu_s})
         tables.append(points.assign(step=step, shortest_s=curve.shortest_s, min_gpu_s=curve.min_gpu_s))
     return pd.concat(tables, ignore_index=True)

@@ -22,7 +22,7 @@ from rlhfless.simulate.whole_steps.generations import expected
 from rlhfless.simulate.whole_steps.lever_tables import lever_savings, lever_stages
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.whole_step import StepVariant, WholeStepChoice
-from solver.bounds.bound_over_time import BoundOverTime
+from solver.bounds.bound import Bound
 from solver.model.objective import Objective
 from solver.model.step_levers import ACTOR_SIZE
 from solver.model.workload import FloatArray
@@ -166,9 +166,9 @@ class StepToCompare:
                 yield {"part": "stage", "stage": f"{name} drafts", "value": value}
 
 
-def _bound_rows(part: str, drafts: str, bound: BoundOverTime, naive_s: float) -> Iterator[dict[str, Any]]:
+def _bound_rows(part: str, drafts: str, bound: Bound, naive_s: float) -> Iterator[dict[str, Any]]:
     """Return the least GPU-seconds at the speeds that are aimed at, and the least time."""
     for name, speed in SPEEDUPS.items():
         at = naive_s / speed
-        yield {"part": part, "drafts": drafts, "aim": name, "time_s": at, "gpu_s": bound.cost(at)}
+        yield {"part": part, "drafts": drafts, "aim": name, "time_s": at, "gpu_s": bound.gpu_seconds(at)}
     yield {"part": part, "drafts": drafts, "aim": "least time", "time_s": bound.shortest_s(), "gpu_s": np.nan}

@@ -8,8 +8,8 @@ from rlhfless.simulate.comparison import Comparison
 from rlhfless.simulate.draft_fronts import draft_fronts
 from rlhfless.simulate.drafts import STRONG, WEAK, DrawnDrafts, SimulatedDrafts
 from rlhfless.simulate.fusion_front import fusion_front, streaming
+from rlhfless.simulate.plan_bounds import bound_of_plan
 from rlhfless.simulate.run import SimulationInterrupted, execute_steps, simulate, simulate_steps
-from rlhfless.simulate.size_bounds import BoundOfSizes, bound_of_plan
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, checked_steps, logged_steps
 from rlhfless.simulate.traces import policy_metrics
 from rlhfless.simulate.variants import simulate_variants
@@ -18,7 +18,7 @@ from rlhfless.simulate.whole_steps.step_of_calls import StepOfCalls, step_of_cal
 from rlhfless.simulate.whole_steps.whole_step import WholeStep
 
 __all__ = [
-    "STRONG", "WEAK", "BoundOfSizes", "Comparison", "DrawnDrafts", "LoggedStep", "SimulatedDrafts",
+    "STRONG", "WEAK", "Comparison", "DrawnDrafts", "LoggedStep", "SimulatedDrafts",
     "SimulationConfig", "SimulationInterrupted", "StepOfCalls", "WholeStep", "bound_of_plan", "checked_steps",
     "draft_fronts", "execute_steps", "fusion_front", "lever_savings", "lever_stages", "logged_steps", "policy_metrics",
     "savings_of", "simulate", "simulate_steps", "simulate_variants", "step_of_calls", "streaming",

@@ -17,13 +17,14 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.errors import InputError
-from rlhfless.simulate.least_objective import RowBound
 from rlhfless.simulate.steps import LoggedStep
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics.chosen_plan import chosen_of
-from solver.bounds.clairvoyant import CLOSED_FORM, CONFIGURATION_LP, ClairvoyantBound
+from solver.bounds.bound import Bound
+from solver.bounds.schedules import CLOSED_FORM, CONFIGURATION_LP
 from solver.model.errors import as_given
 from solver.model.html_tables import rows_table
+from solver.model.objective import Objective
 from solver.model.plan import Plan
 from solver.model.plurals import counted
 
@@ -105,7 +106,7 @@ class Comparison:
     table: pd.DataFrame
     traces: Mapping[str, Trace]
     logged: tuple[LoggedStep, ...] = ()
-    bounds: tuple[ClairvoyantBound, ...] = ()
+    bounds: tuple[Bound, ...] = ()
     curves: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     plans: Mapping[str, tuple[Plan, ...]] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +114,7 @@ class Comparison:
     assumed: tuple[str, ...] = ()
     knobs: pd.DataFrame = field(default_factory=pd.DataFrame)
     parameters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    row_bounds: Mapping[str, tuple[RowBound | None, ...]] = field(default_factory=dict)
+    row_bounds: Mapping[str, tuple[Bound | None, ...]] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
         """Return ``table``."""
@@ -296,7 +297,7 @@ class Comparison:
         """
         summary = self.summary(has_history)
         weights = self.table["time_weight"].unique()
-        kept: dict[RowBound, float] = {}
+        kept: dict[Bound, float] = {}
 
         def least(policy: str) -> float:
             rows = self.table[self.table["variant"] == policy]
@@ -307,7 +308,7 @@ class Comparison:
                 if of == has_history:
                     if bound is None:
                         return math.nan
-                    kept[bound] = kept[bound] if bound in kept else bound.least(float(weights[0]))
+                    kept[bound] = kept[bound] if bound in kept else bound.value(Objective(float(weights[0])))
                     total += kept[bound]
             return total
 

@@ -16,11 +16,11 @@ from rlhfless.errors import InputError
 from rlhfless.scheduling import SchedulingPolicy, as_policy
 from rlhfless.scheduling.speculative import Speculative
 from rlhfless.simulate.comparison import Comparison
-from rlhfless.simulate.drafted_steps import bound_with_drafts
+from rlhfless.simulate.plan_bounds import bound_with_drafts
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.variants import at_time_weights, on_fronts, simulate_variants
-from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
-from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
+from solver.bounds.bound import Bound
+from solver.bounds.schedules import ScheduleBound
 
 POLICIES = ("random", "spec-fixed-2", "spec-fixed-4", "spec-fixed-8", "spec", "spec+fold", "spec+critical")
 TIME_WEIGHTS = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -76,8 +76,8 @@ def _curves(logged: LoggedStep, setting: SimulationConfig, time_s: pd.Series) ->
     problem, phases = setting.problem(logged.truth), setting.phases
     speculative = Speculative()
     plan = speculative.plan(*logged.inputs(setting))
-    bounds: dict[str, ClairvoyantBound | DraftedClairvoyantBound] = {
-        "one_token": clairvoyant_bound(problem, work=setting.bound_work),
+    bounds: dict[str, Bound] = {
+        "one_token": ScheduleBound(problem, lp_work=setting.bound_work),
         "with_drafts": bound_with_drafts(setting, logged, plan),
     }
     times = np.geomspace(max(0.5 * (time_s.min() - phases.seconds), 1e-9), 1.1 * (time_s.max() - phases.seconds), CURVE_POINTS)

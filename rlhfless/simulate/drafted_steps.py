@@ -1,4 +1,4 @@
-"""Runs the plans of a log's step that decode with drafts: their engines, and the bound that holds for them."""
+"""Runs the plans of a log's step that decode with drafts: their engines, and what is accepted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from rlhfless.engine.simulated.accepted_runs import AcceptedRuns
 from rlhfless.engine.simulated.drafted import DraftedEngineFactory
 from rlhfless.errors import InputError
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
-from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound, replayed_clairvoyant_bound
 from solver.lengths.survival import from_scenarios, known_lengths
 from solver.model.plan import Plan
 
@@ -27,19 +26,15 @@ def drafted_engines(setting: SimulationConfig, logged: LoggedStep, plan: Plan, c
         remaining = (
             known_lengths(logged.truth) if clairvoyant else logged.forecast.remaining or from_scenarios(logged.predicted)
         )
-    return DraftedEngineFactory(drafting, _runs(setting, logged, plan.policy), remaining)
+    return DraftedEngineFactory(drafting, accepted_runs(setting, logged, plan.policy), remaining)
 
 
-def bound_with_drafts(setting: SimulationConfig, logged: LoggedStep, plan: Plan) -> DraftedClairvoyantBound:
-    """Return the bound of all policies with the drafts that this step accepts, of at most as many tokens as the plan's."""
-    assert plan.drafting is not None, "the plan drafts"
-    runs = _runs(setting, logged, plan.policy)
-    accepted = [runs.of(i, tokens).accepted for i, tokens in enumerate(logged.truth.response_tokens.tolist())]
-    most = plan.drafting.max_draft_tokens
-    return replayed_clairvoyant_bound(setting.problem(logged.truth), accepted, most, work=setting.bound_work)
+def accepted_runs(setting: SimulationConfig, logged: LoggedStep, policy: str) -> AcceptedRuns:
+    """Return how many drafted tokens the step's responses accept, which the setting says.
 
-
-def _runs(setting: SimulationConfig, logged: LoggedStep, policy: str) -> AcceptedRuns:
+    Raises:
+        InputError: it does not say so.
+    """
     if setting.drafts is None:
         raise InputError(
             f"policy {policy!r} drafts tokens, but nothing says how many are accepted; drafts in the setting, or --drafts, are "

@@ -25,19 +25,15 @@ from rlhfless.scheduling import FunctionPolicy, PolicyError, PolicyFunction, Sch
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.simulate.comparison import Comparison
-from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
+from rlhfless.simulate.drafted_steps import drafted_engines
 from rlhfless.simulate.executions import Executions, Key
 from rlhfless.simulate.fused_steps import fused_bound, fused_items
-from rlhfless.simulate.least_objective import RowBound
-from rlhfless.simulate.size_bounds import BoundOfSizes, bound_of_plan
+from rlhfless.simulate.plan_bounds import bound_of_plan, bound_with_drafts
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.simulate.traces import Executed, SimulatedTraces, policy_metrics
 from rlhfless.trace import TraceError
-from solver.bounds.clairvoyant import ClairvoyantBound
-from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
-from solver.model.objective import NonGenerationPhases
+from solver.bounds.bound import Bound
 from solver.model.plan import Plan
-from solver.step.bound import WholeStepBound
 
 
 def simulate(
@@ -90,7 +86,7 @@ class _Row(NamedTuple):
     record: StepRecord
     logged: LoggedStep
     facts: dict[str, Any]
-    bound: RowBound | None
+    bound: Bound | None
 
 
 def simulate_steps(
@@ -104,12 +100,12 @@ def simulate_steps(
     """
     chosen, keeping = _chosen(setting, policies), _keeping(setting)
     done: dict[str, list[_Row]] = {p.name: [] for p in chosen}
-    seen: list[tuple[LoggedStep, ClairvoyantBound]] = []
+    seen: list[tuple[LoggedStep, Bound]] = []
     try:
         for logged in logged_steps:
             without = logged.bound(setting)
             whole = fused_bound(setting, logged)
-            with_drafts: dict[int, DraftedClairvoyantBound] = {}  # by the longest draft
+            with_drafts: dict[int, Bound] = {}  # by the longest draft
             seen.append((logged, without))
             requests = logged.requests()
             for policy in chosen:
@@ -117,10 +113,12 @@ def simulate_steps(
                 start_s = before[-1].record.end_s if before else 0.0
                 record, planning_s = _execute(policy, logged, keeping, requests, start_s)
                 plan = record.plan
-                bound: ClairvoyantBound | BoundOfSizes | DraftedClairvoyantBound | None = bound_of_plan(setting, logged, plan)
+                bound = bound_of_plan(setting, logged, plan)
                 if plan.drafting is not None:
                     most = plan.drafting.max_draft_tokens
                     bound = with_drafts.get(most) or with_drafts.setdefault(most, bound_with_drafts(setting, logged, plan))
+                elif bound is not None:
+                    bound = whole or bound
                 drafted = "-" if plan.drafting is None else str(plan.drafting.length)
                 facts = {
                     "variant": policy.name,
@@ -132,13 +130,13 @@ def simulate_steps(
                     **({} if setting.drafts is None else {"drafts": drafted}),
                     "step": logged.step,
                     "has_history": logged.has_history,
-                    **_bound_columns(setting, record, bound, whole),
+                    **_bound_columns(record, bound, of_step=bound is whole),
                     "time_s": record.end_s - record.start_s,
                     "predicted_makespan_s": plan.makespan_s,
                     **vars(PlanningTime.overlapping(planning_s, setting.phases.seconds if before else 0.0)),
                     "moves": record.moves,
                 }
-                before.append(_Row(record, logged, facts, _row_bound(setting, bound, whole)))
+                before.append(_Row(record, logged, facts, bound))
             if on_step is not None:
                 on_step(logged.step)
         if not seen:
@@ -149,7 +147,7 @@ def simulate_steps(
 
 
 def _finished(
-    setting: SimulationConfig, done: Mapping[str, list[_Row]], seen: Sequence[tuple[LoggedStep, ClairvoyantBound]]
+    setting: SimulationConfig, done: Mapping[str, list[_Row]], seen: Sequence[tuple[LoggedStep, Bound]]
 ) -> Comparison | None:
     """Return ``SimulationInterrupted.finished``, of what each policy has done of the steps seen."""
     steps = min(map(len, done.values())) or 1
@@ -158,7 +156,7 @@ def _finished(
 
 
 def _compared(
-    setting: SimulationConfig, done: Mapping[str, Sequence[_Row]], seen: Sequence[tuple[LoggedStep, ClairvoyantBound]]
+    setting: SimulationConfig, done: Mapping[str, Sequence[_Row]], seen: Sequence[tuple[LoggedStep, Bound]]
 ) -> Comparison:
     """Return the results of policies that have all done the steps seen."""
     executed = {name: [(row.record, row.logged) for row in rows] for name, rows in done.items()}
@@ -282,38 +280,17 @@ def _planned(policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationCo
     return plan, planning_s
 
 
-def _bound_columns(
-    setting: SimulationConfig,
-    record: StepRecord,
-    bound: ClairvoyantBound | BoundOfSizes | DraftedClairvoyantBound | None,
-    whole: WholeStepBound | None,
-) -> dict[str, Any]:
-    """Return the lower bound on GPU-seconds at the record's own time, and what it is."""
+def _bound_columns(record: StepRecord, bound: Bound | None, of_step: bool) -> dict[str, Any]:
+    """Return the lower bound on GPU-seconds at the record's own time and what proves it.
+
+    Args:
+        of_step: the bound is one of the whole step, not of generation.
+    """
     if bound is None:
         return {"bound_gpu_seconds": math.nan, "bound_method": "unknown, as the actors differ in size"}
-    drafts = isinstance(bound, DraftedClairvoyantBound)
-    if whole is not None and not drafts:
-        gpu_s, method = whole.gpu_seconds((record.end_s - record.start_s) * (1 + 1e-9)), "whole step"
-    else:
-        if isinstance(bound, DraftedClairvoyantBound):
-            least_gpu_s, method = bound.gpu_seconds(record.makespan_s), "with drafts"
-        else:
-            least_gpu_s, method = bound.with_method(record.makespan_s)
-        gpu_s = least_gpu_s + setting.phases.step_gpu_s(record.makespan_s, 0.0)
-    return {"bound_gpu_seconds": gpu_s, "bound_method": method}
-
-
-def _row_bound(
-    setting: SimulationConfig,
-    bound: ClairvoyantBound | BoundOfSizes | DraftedClairvoyantBound | None,
-    whole: WholeStepBound | None,
-) -> RowBound | None:
-    """Return the bound of ``_bound_columns`` at every time; None where it is unknown."""
-    if bound is None:
-        return None
-    if whole is not None and not isinstance(bound, DraftedClairvoyantBound):
-        return RowBound(whole, NonGenerationPhases())
-    return RowBound(bound, setting.phases)
+    time_s = (record.end_s - record.start_s) * (1 + 1e-9) if of_step else record.makespan_s
+    gpu_s = bound.gpu_seconds(time_s) + bound.phases.step_gpu_s(time_s, 0.0)
+    return {"bound_gpu_seconds": gpu_s, "bound_method": bound.method(time_s)}
 
 
 def engines_of(setting: SimulationConfig, logged: LoggedStep, plan: Plan, clairvoyant: bool) -> EngineFactory:

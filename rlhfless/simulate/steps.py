@@ -23,8 +23,8 @@ from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.executions import Executions
 from rlhfless.trace import TraceError
 from rlhfless.trace.schema.validation import refuse_several_runs
-from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
-from solver.bounds.exact_clairvoyant import DEFAULT_WORK as WORK_OF_ONE_BOUND
+from solver.bounds.configurations import DEFAULT_WORK as WORK_OF_ONE_BOUND
+from solver.bounds.schedules import ScheduleBound
 from solver.lengths.forecast import LengthForecast, check_forecast
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import as_given, is_whole
@@ -61,7 +61,7 @@ class SimulationConfig:
             themselves.
         learner_start: when the learner's own GPUs are allocated; they are held to the end. At ``from_s`` of ``learner``
             (``given``), or when they are ``needed`` by the predicted lengths (``latest_start``).
-        bound_work: limit on the counted work for the lower bound of each step (``solver.bounds.exact_clairvoyant``); 0: only
+        bound_work: limit on the counted work for the lower bound of each step (``solver.bounds.configurations``); 0: only
             the closed form.
         executions: cache of plans and executions that several comparisons on the same steps share; None: no cache.
 
@@ -162,7 +162,7 @@ class LoggedStep:
     has_history: bool
     forecast: LengthForecast
     new_prompts: float = 0.0
-    _bounds: dict[tuple[object, ...], ClairvoyantBound] = field(default_factory=dict, init=False, repr=False)
+    _bounds: dict[tuple[object, ...], ScheduleBound] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def guess(self) -> str:
@@ -174,17 +174,17 @@ class LoggedStep:
         share = f"{self.new_prompts:.0%} of its prompts are"
         return f"Most lengths of step {self.step} are a guess, because {share} in no earlier step."
 
-    def bound(self, setting: SimulationConfig) -> ClairvoyantBound:
-        """Return the clairvoyant bound on generating this step; computed once for settings that follow each other and
+    def bound(self, setting: SimulationConfig) -> ScheduleBound:
+        """Return the bound of any schedule that generates this step; computed once for settings that follow each other and
         have the same GPUs, profile and work.
 
         Raises:
             PlanningError: the step cannot be planned on this cluster; the message says why.
         """
-        key = (setting.cluster, setting.latency, setting.admission, setting.bound_work)
+        key = (setting.cluster, setting.latency, setting.admission, setting.phases, setting.bound_work)
         if key not in self._bounds:
             self._bounds.clear()
-            self._bounds[key] = clairvoyant_bound(setting.problem(self.truth), work=setting.bound_work)
+            self._bounds[key] = ScheduleBound(setting.problem(self.truth), lp_work=setting.bound_work)
         return self._bounds[key]
 
     def inputs(self, setting: SimulationConfig, clairvoyant: bool = False) -> tuple[PlanningProblem, PlanningOptions]:

@@ -18,7 +18,7 @@ from rlhfless.system.templates import Markup
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.response_reason import response_details
 from rlhfless.widgets.what_if import PLANNER, WhatIf, WhatIfPlan
-from solver.bounds.clairvoyant import CLOSED_FORM, CONFIGURATION_LP
+from solver.bounds.schedules import CLOSED_FORM, CONFIGURATION_LP
 from solver.generation.pareto_front import Front
 
 HINT = "Click a bar of the timeline to see that actor's responses. Click a response to see why it was assigned to this actor."

@@ -21,7 +21,6 @@ from rlhfless.errors import InputError
 from rlhfless.predict import unknown_predictor
 from rlhfless.scheduling import policy_names
 from rlhfless.simulate import (
-    BoundOfSizes,
     Comparison,
     LoggedStep,
     SimulationConfig,
@@ -33,7 +32,7 @@ from rlhfless.simulate.variants import joined
 from rlhfless.trace import Trace
 from rlhfless.widgets.loaded_run import LoadedRun, RunWithTimes
 from rlhfless.widgets.settings import PREDICTORS, Settings
-from solver.bounds.clairvoyant import ClairvoyantBound
+from solver.bounds.bound import Bound
 from solver.generation.pareto_front import Front, pareto_front
 from solver.model.objective import Objective
 from solver.model.plan import Plan
@@ -72,7 +71,7 @@ class WhatIfPlan(Comparison):
         return self.traces[PLANNER]
 
     @property
-    def bound(self) -> ClairvoyantBound | BoundOfSizes | None:
+    def bound(self) -> Bound | None:
         """The lower bound of any policy whose actors have one size, for the true lengths; None where the plan mixes sizes."""
         return bound_of_plan(self.setting, self.logged[0], self.plan)
 

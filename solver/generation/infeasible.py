@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solver.bounds.plans.bound import least_step_bound
+from solver.bounds.plans import PlanBound
 from solver.model.errors import PlanningError, shown, shown_above
 from solver.model.latency import LatencyModel
 from solver.model.objective import TOLERANCE, Objective
@@ -57,7 +57,7 @@ class MissedLimit:
         Args:
             proven: no plan comes nearer to the limit than the best.
         """
-        least = best if proven else min(best, least_step_bound(problem))
+        least = best if proven else min(best, PlanBound(problem, quick=True).least_limited())
         return cls(problem.objective, least, best, len(problem.workload.cases()), where)
 
     @property

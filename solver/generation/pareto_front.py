@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from solver.bounds.plans.bound import cost_bound
-from solver.bounds.plans.bound_curve import bound_curve
+from solver.bounds.plans import PlanBound
 from solver.generation.canonical_order import Canonical
 from solver.generation.column_model import ColumnModel
 from solver.generation.columns import Prices, first_cuts
@@ -137,8 +136,7 @@ def pareto_front(problem: PlanningProblem, *, points: int = 40) -> Front:
     canonical, cost = Canonical.of(problem.workload), problem.objective.cost
     free = replace(problem, workload=canonical.workload, objective=Objective(cost=cost)).planning_model
     plans = _undominated(_plans(free, points), cost)
-    bounds = [cost_bound(free, case) for case in free.workload.cases()]
-    curve = bound_curve(bounds, points, CURVE_BEYOND * plans[-1].makespan_s, min(points, CASE_POINTS))
+    curve = PlanBound(free).front(points, CURVE_BEYOND * plans[-1].makespan_s, min(points, CASE_POINTS))
     return Front(tuple(map(canonical.with_caller_indices, plans)), *curve, cost)
 
 

@@ -18,7 +18,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 
-from solver.bounds.plans.bound import plan_bound
+from solver.bounds.plans import PlanBound
 from solver.generation import few_items
 from solver.generation.canonical_order import Canonical
 from solver.generation.column_model import ColumnModel
@@ -336,8 +336,8 @@ class Planner:
 
     def _lower_bound(self) -> float:
         best = self.best
-        bound = plan_bound(self.problem, best.value, self.goal.norms, best.makespan_s, self.effort is QUICK)
-        return max(self.bound, bound)
+        bound = PlanBound(self.problem, quick=self.effort is QUICK)
+        return max(self.bound, bound.value_near(best.value, self.goal.norms, best.makespan_s))
 
     def best_plan(self) -> Plan:
         """Return the best plan."""

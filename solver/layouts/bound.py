@@ -372,7 +372,7 @@ class LeastGpuSeconds:
 
     def _either(self, train: int, one: IntArray, call: int, other: IntArray) -> IntArray:
         """Return (P,) GPUs of the smaller of an option of a training and an option of a call."""
-        return np.minimum(self.width[train][one], self.width[call][other])
+        return np.asarray(np.minimum(self.width[train][one], self.width[call][other]))
 
     def _together(self, train: int, one: IntArray, call: int, other: IntArray) -> IntArray:
         """Return (P,) GPUs of an option of a training and an option of a call together."""

@@ -15,7 +15,7 @@ Where learning ends with ``finish_s`` on every server, all this ends that much b
 
 **For every policy** (``whole_step_bound``). The policy is free in the number of actors, in their responses and in when they are
 released. It may fold, cut and migrate. It may draft where the bound on generation knows what drafts accept. A response alone in
-its batch decodes fastest. Let a + b B + c K be a minorant of an iteration (``solver.bounds.clairvoyant``), and r the seconds
+its batch decodes fastest. Let a + b B + c K be a minorant of an iteration (``solver.bounds.schedules``), and r the seconds
 until an actor can decode. Then the response completes at c_r = r + a L + b L + c (sum of its KV tokens) or later. The bound
 above rises with completions and with the times at which servers are free. So it holds with these least completions and with
 actors free from the start. Let C(T) be the bound on the GPU-seconds of generation within T, which never rises with T; K the
@@ -55,25 +55,24 @@ learner's work and the seconds for which it is held until the least time of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solver.bounds.bound_over_time import BoundOverTime
-from solver.bounds.clairvoyant import ClairvoyantBound
-from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
+from solver.bounds.bound import Bound
+from solver.bounds.schedules import ScheduleBound
 from solver.model.errors import PlanningError, as_given, check_real
 from solver.model.workload import FloatArray
 from solver.step.charges import Charges
 from solver.step.follow import Servers, checked_times
 from solver.step.work import Learner, StepWork, check_fits
 
+WHOLE_STEP = "whole step"  # method of the bound
 ROUNDING = 1e-12  # relative, by which bounds are lowered because sums are rounded
-Generation = ClairvoyantBound | DraftedClairvoyantBound
 
 
 class LearnerBound(NamedTuple):
@@ -90,61 +89,23 @@ class LearnerBound(NamedTuple):
     gpu_seconds: float
 
 
-@dataclass(frozen=True, eq=False)
-class VariantBound:
-    """The bound on steps with one size of actors and one layout: of generation, and of the learners that are possible.
+@dataclass(frozen=True, eq=False, repr=False)
+class WholeStepBound(Bound):
+    """Lower bound on the GPU-seconds of a whole step with one size of actors and one layout; see the file's docstring.
 
     Attributes:
         generation: the bound on generation. sized: returns the bound with a learner of 1 to ``servers`` servers.
         gpus: that the step may have at a time; infinite where ``sized`` accounts for them.
     """
 
-    generation: Generation
+    generation: ScheduleBound
     sized: Callable[[int], LearnerBound]
     servers: int
     gpus: float
 
-    def least(self, time_s: float) -> tuple[float, int]:
-        """Return the least GPU-seconds within ``time_s``, and servers of the learner there: infinite and 0 if none."""
-        learner = next((one for one in map(self.sized, range(1, self.servers + 1)) if one.least_s <= time_s), None)
-        if learner is None:
-            return math.inf, 0
-        total = self.generation.gpu_seconds(time_s - learner.after_s) + learner.gpu_seconds
-        return (total, learner.servers) if total <= self.gpus * time_s * (1 + 1e-9) else (math.inf, 0)
-
-
-class WholeStepBound(BoundOverTime):
-    """Lower bound on the GPU-seconds of a whole step as a function of its time; see the file's docstring.
-
-    Attributes:
-        variants: sizes of actors and layouts that the step may have, one at least, of the same responses. The bound is at every
-            time the least of theirs.
-    """
-
-    cost_name: ClassVar[str] = "gpu_seconds"
-
-    def __init__(self, variants: Iterable[VariantBound]) -> None:
-        self.variants = tuple(variants)
-        plain = [_without_drafts(one.generation) for one in self.variants]
-        self.length, self.ready_s, self.unit = plain[0].length, min(one.ready_s for one in plain), "gpu_s"
-
-    @classmethod
-    def least_of(cls, bounds: Sequence[WholeStepBound]) -> WholeStepBound:
-        """Return the bound on a step that may be run in several ways, each with a bound of its own, one at least.
-
-        Example:
-            >>> import solver
-            >>> from solver.step.bound import WholeStepBound, whole_step_bound
-            >>> from solver.step.work import StepWork
-            >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-3, max_batch=64)
-            >>> problem = solver.PlanningProblem(solver.Workload([10], [0, 0], [100, 300]), solver.Cluster(1, 2, 1), latency)
-            >>> generation = solver.clairvoyant_bound(problem)
-            >>> works = [StepWork([1.0, 1.0], [learn_s] * 2, group=[0, 0]) for learn_s in (2.0, 1.5)]
-            >>> slow, fast = (whole_step_bound(generation, work) for work in works)
-            >>> WholeStepBound.least_of([slow, fast]).gpu_seconds(10.0) == fast.gpu_seconds(10.0)
-            True
-        """
-        return cls(variant for bound in bounds for variant in bound.variants)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", self.generation.length)
+        object.__setattr__(self, "ready_s", self.generation.ready_s)
 
     def gpu_seconds(self, time_s: float) -> float:
         """Return a lower bound on the GPU-seconds of any step of at most ``time_s``; infinite if none is that short.
@@ -154,6 +115,10 @@ class WholeStepBound(BoundOverTime):
         """
         return self.with_servers(time_s)[0]
 
+    def method(self, time_s: float) -> str:
+        """Return ``whole step``."""
+        return WHOLE_STEP
+
     def with_servers(self, time_s: float) -> tuple[float, int]:
         """Return ``gpu_seconds`` and the servers of the learner at which it is least; 0 servers where no step is that short.
 
@@ -161,11 +126,11 @@ class WholeStepBound(BoundOverTime):
             PlanningError: ``time_s`` is no number.
         """
         check_real("time_s", time_s)
-        return min((variant.least(time_s) for variant in self.variants), key=lambda of: of[0])
-
-    def cost(self, time_s: float) -> float:
-        """Return ``gpu_seconds``."""
-        return self.gpu_seconds(time_s)
+        learner = next((one for one in map(self.sized, range(1, self.servers + 1)) if one.least_s <= time_s), None)
+        if learner is None:
+            return math.inf, 0
+        total = self.generation.gpu_seconds(time_s - learner.after_s) + learner.gpu_seconds
+        return (total, learner.servers) if total <= self.gpus * time_s * (1 + 1e-9) else (math.inf, 0)
 
 
 def phase_bound_s(completion_s: ArrayLike, free_s: ArrayLike, work: StepWork, learner: Learner) -> float:
@@ -187,7 +152,7 @@ def phase_bound_s(completion_s: ArrayLike, free_s: ArrayLike, work: StepWork, le
     return _least_end_s(completion, free, work, learner, Servers.of(free, work, learner))
 
 
-def whole_step_bound(generation: Generation, work: StepWork, learner: Learner | None = None) -> WholeStepBound:
+def whole_step_bound(generation: ScheduleBound, work: StepWork, learner: Learner | None = None) -> WholeStepBound:
     """Return the bound on a whole step for every policy.
 
     Args:
@@ -205,22 +170,21 @@ def whole_step_bound(generation: Generation, work: StepWork, learner: Learner | 
         >>> from solver.step.work import BESIDE_DECODING, StepWork
         >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-3, max_batch=64)
         >>> problem = solver.PlanningProblem(solver.Workload([10], [0, 0], [100, 300]), solver.Cluster(1, 2, 1), latency)
-        >>> work, generation = StepWork([1.0, 1.0], [2.0, 2.0], group=[0, 0]), solver.clairvoyant_bound(problem)
+        >>> work, generation = StepWork([1.0, 1.0], [2.0, 2.0], group=[0, 0]), solver.bound(problem)
         >>> bound = whole_step_bound(generation, work)
         >>> round(bound.shortest_s(), 3), round(bound.gpu_seconds(10.0), 3)
         (4.8, 7.9)
         >>> round(whole_step_bound(generation, work, BESIDE_DECODING).shortest_s(), 3)
         4.8
     """
-    if not isinstance(generation, ClairvoyantBound | DraftedClairvoyantBound):
-        raise PlanningError(f"generation is {as_given(generation)}; a bound is needed, such as clairvoyant_bound returns")
+    if not isinstance(generation, ScheduleBound):
+        raise PlanningError(f"generation is {as_given(generation)}; a bound is needed, such as solver.bound returns")
     if not isinstance(work, StepWork):
         raise PlanningError(f"work is {as_given(work)}; a StepWork is needed")
     if not isinstance(learner, Learner | None):
         raise PlanningError(f"learner is {as_given(learner)}; a Learner or None is needed")
-    plain = _without_drafts(generation)
-    check_fits(work, len(plain.length), plain.gpus)
-    return WholeStepBound([_of_any_learner(generation, work) if learner is None else _of_learner(generation, work, learner)])
+    check_fits(work, len(generation.length), generation.gpus)
+    return _of_any_learner(generation, work) if learner is None else _of_learner(generation, work, learner)
 
 
 def phase_server_s(work: StepWork, learner: Learner, slower: float, time_s: float) -> float:
@@ -267,17 +231,9 @@ def _pool_bound_s(ready_s: FloatArray, seconds: FloatArray, free_s: FloatArray) 
     return float(least.min(axis=1).max() * (1 - ROUNDING))
 
 
-def _without_drafts(generation: Generation) -> ClairvoyantBound:
-    return generation.without_drafts if isinstance(generation, DraftedClairvoyantBound) else generation
-
-
-def _least_completion_s(generation: Generation) -> FloatArray:
+def _least_completion_s(generation: ScheduleBound) -> FloatArray:
     """Return (R,) the least times at which responses are complete, each as if it were alone on an actor."""
-    plain = _without_drafts(generation)
-    alone_s = np.max([terms.base_s * plain.length + terms.load for terms in plain.minorants], axis=0)
-    if isinstance(generation, DraftedClairvoyantBound):
-        alone_s = np.minimum(alone_s, generation.alone_s)
-    return np.asarray(np.where(plain.length > 0, plain.ready_s + alone_s, 0.0) * (1 - ROUNDING))
+    return np.asarray(np.where(generation.length > 0, generation.ready_s + generation.alone_s, 0.0) * (1 - ROUNDING))
 
 
 def _charged(charges: Charges, sizes: Sequence[int]) -> list[tuple[float, float, float]]:
@@ -293,17 +249,17 @@ def _charged(charges: Charges, sizes: Sequence[int]) -> list[tuple[float, float,
     return [(w, e, load_s) for w, e, load_s in np.minimum.accumulate(charged[::-1])[::-1].tolist()]
 
 
-def _of_any_learner(generation: Generation, work: StepWork) -> VariantBound:
+def _of_any_learner(generation: ScheduleBound, work: StepWork) -> WholeStepBound:
     """Return the bound where a policy chooses its learner."""
-    plain, completion_s = _without_drafts(generation), _least_completion_s(generation)
-    charged = _charged(work.charges, range(1, plain.max_actors + 1))
+    completion_s = _least_completion_s(generation)
+    charged = _charged(work.charges, range(1, generation.max_actors + 1))
     most = sum(math.isfinite(slower) for slower, _, _ in charged)  # the largest possible size
 
     @cache
     def sized(servers: int) -> LearnerBound:
-        return _sized(servers, work, charged[servers - 1], completion_s, plain.max_actors)
+        return _sized(servers, work, charged[servers - 1], completion_s, generation.max_actors)
 
-    return VariantBound(generation, sized, most, plain.gpus * plain.max_actors)
+    return WholeStepBound(generation, sized, most, generation.gpus * generation.max_actors)
 
 
 def _sized(
@@ -323,12 +279,12 @@ def _sized(
     return LearnerBound(servers, least_s, (finish_s + last_s) * (1 - ROUNDING), work.gpus_per_actor * seconds * (1 - ROUNDING))
 
 
-def _of_learner(generation: Generation, work: StepWork, learner: Learner) -> VariantBound:
+def _of_learner(generation: ScheduleBound, work: StepWork, learner: Learner) -> WholeStepBound:
     """Return the bound with a given learner, whose own servers are in addition to the actors'."""
-    plain, fewest = _without_drafts(generation), 0 if learner.own else 1
-    actors = range(fewest, plain.max_actors + 1) if learner.grows or not learner.own else range(1)
+    fewest = 0 if learner.own else 1
+    actors = range(fewest, generation.max_actors + 1) if learner.grows or not learner.own else range(1)
     charged = _charged(work.charges, [learner.own + count for count in actors])[0]
-    free = np.zeros(plain.max_actors)
+    free = np.zeros(generation.max_actors)
     servers = Servers.of(free, work, learner, charged)
     prepare_s = float(work.prepare_s.sum()) if learner.prepares_on_released else 0.0
     released_s = prepare_s + (float(servers.learn_s.sum()) if learner.learns_on_released else 0.0)
@@ -337,8 +293,8 @@ def _of_learner(generation: Generation, work: StepWork, learner: Learner) -> Var
         if not (learner.prepares_on_released or learner.learns_on_released):
             return True
         grown_s = learner.own * max(0.0, time_s - learner.from_s) if learner.learns_on_released else 0.0
-        offered = plain.gpus * (plain.max_actors * time_s + grown_s)
-        return generation.gpu_seconds(time_s) + plain.gpus * released_s <= offered * (1 + 1e-9)
+        offered = generation.gpus * (generation.max_actors * time_s + grown_s)
+        return generation.gpu_seconds(time_s) + generation.gpus * released_s <= offered * (1 + 1e-9)
 
     least_s = _least_end_s(_least_completion_s(generation), free, work, learner, servers)
     low = high = max(least_s, generation.shortest_s() * (1 - 1e-9))
@@ -348,5 +304,5 @@ def _of_learner(generation: Generation, work: StepWork, learner: Learner) -> Var
         for _ in range(60):
             middle = (low + high) / 2
             low, high = (low, middle) if fits(middle) else (middle, high)
-    beside = LearnerBound(learner.own, low, 0.0, plain.gpus * phase_server_s(work, learner, charged[0], low))
-    return VariantBound(generation, lambda _: beside, 1, math.inf)
+    beside = LearnerBound(learner.own, low, 0.0, generation.gpus * phase_server_s(work, learner, charged[0], low))
+    return WholeStepBound(generation, lambda _: beside, 1, math.inf)

@@ -40,8 +40,9 @@ from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.simulate import STRONG, WEAK, DrawnDrafts, LoggedStep, logged_steps
 from rlhfless.trace import read_trace
-from solver import Cluster, Plan, PlanningProblem, Workload, clairvoyant_bound, random_split
-from solver.bounds.clairvoyant_drafted import replayed_clairvoyant_bound
+from solver import Cluster, Plan, PlanningProblem, Workload, random_split
+from solver.bounds.drafts import DraftedBound
+from solver.bounds.schedules import ScheduleBound
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios, known_lengths
 from solver.model.drafting import Drafting
@@ -128,8 +129,8 @@ def gsm8k(draws: int, tiny: bool, names: Sequence[str], policies: Sequence[str])
         if set(policies) != set(CONTENDERS):
             continue
         accepted = [runs.of(i, tokens).accepted for i, tokens in enumerate(logged.truth.response_tokens.tolist())]
-        bounds = {"bound with drafts": replayed_clairvoyant_bound(step.problem, accepted, MOST)}
-        for policy, bound in {"bound, one token per pass": clairvoyant_bound(step.problem), **bounds}.items():
+        bounds = {"bound with drafts": DraftedBound(step.problem, accepted)}
+        for policy, bound in {"bound, one token per pass": ScheduleBound(step.problem), **bounds}.items():
             least = {str(n): round(bound.gpu_seconds(t / draws) * draws / c, 4) for n, (t, c) in plain.items()}
             rows.append({"log": "GSM8K", "drafts": name, "policy": policy, "same_actors": {}, "cost_at_equal_time": least})
             print(json.dumps(rows[-1]), flush=True)

@@ -24,9 +24,9 @@ import numpy as np
 from public_logs import logs
 
 from rlhfless.latency import load_profile
-from solver import Cluster, LatencyModel, PlanningProblem, Workload, clairvoyant_bound, evaluate, random_split
-from solver.bounds.configuration_lp import ConfigurationLP
-from solver.bounds.load_axis import LoadAxis
+from solver import Cluster, LatencyModel, PlanningProblem, Workload, evaluate, random_split
+from solver.bounds.configuration_lp import ConfigurationLP, LoadAxis
+from solver.bounds.schedules import ScheduleBound
 
 ACTORS = (2, 4, 8, 12)
 FINER = 2  # times as many cells of the axis for the optimum
@@ -60,11 +60,11 @@ def measure(name: str, work: Workload, kv: bool) -> list[dict[str, Any]]:
     """One row per number of actors."""
     problem = PlanningProblem(work, CLUSTER, latency(kv))
     began = time.process_time()
-    bound = clairvoyant_bound(problem)
+    bound = ScheduleBound(problem)
     configuration = bound.configuration
     took = time.process_time() - began
     assert configuration is not None
-    closed_form = replace(bound, work=0)
+    closed_form = ScheduleBound(problem, lp_work=0)
     (terms,) = bound.minorants
     minorant = (terms.base_s, terms.per_response_s, terms.per_kv_token_s)
     axis = LoadAxis.of(bound.length, bound.context, minorant, FINER)

@@ -26,7 +26,7 @@ GPU-seconds (95 %, paired: every policy on the same resample) depend on the log:
 
 Short logs are run with several draws of the random split, and their numbers are sums over these too.
 
-The last row is a bound on what any policy can reach: per step the least T^w C(T)^(1-w) on the clairvoyant curve. Its sum is at
+The last row is a bound on what any policy can reach: per step the least T^w C(T)^(1-w) on the curve of the bound. Its sum is at
 most T^w C^(1-w) of the sums of any policy (Hoelder). ``C/bound`` divides GPU-seconds by the curve at the realised times.
 """
 

@@ -21,8 +21,9 @@ from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.simulate import LoggedStep, SimulationConfig
 from rlhfless.trace.metrics.intervals import interval_union_s
 from solver import Objective, Workload
-from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
-from solver.bounds.headroom import curve_of, summed_bounds
+from solver.bounds.bound import Bound
+from solver.bounds.headroom import summed_bounds
+from solver.bounds.schedules import ScheduleBound
 from solver.model.runtime_rules import ActorView, Decision, RuntimeRule, StepState, Trigger
 
 POLICIES = (
@@ -68,7 +69,7 @@ class TimedRule:
 
 
 def run(
-    logged: LoggedStep, policy: SchedulingPolicy, setting: SimulationConfig, bound: ClairvoyantBound, overlap_s: float
+    logged: LoggedStep, policy: SchedulingPolicy, setting: SimulationConfig, bound: Bound, overlap_s: float
 ) -> dict[str, float]:
     """``NUMBERS`` of one step under one policy; planning overlaps ``overlap_s`` in which the step before prepares and learns.
 
@@ -236,18 +237,18 @@ def compare(
     policies = known_policies(names, setting)
     runs, least, again = [], [], []
     for logged in steps:
-        bound = clairvoyant_bound(setting.problem(logged.truth), work=setting.bound_work)
+        bound = ScheduleBound(setting.problem(logged.truth), lp_work=setting.bound_work)
         for draw in range(draws):
             drawn = replace(setting, seed=setting.seed + 1000 * draw)
             runs.append([list(run(logged, policy, drawn, bound, overlap_s).values()) for policy in policies])
-            best = summed_bounds([curve_of(bound, *GRID)], setting.objective.time_weight)
+            best = summed_bounds([bound.curve(*GRID)], setting.objective.time_weight)
             least.append((best.time_s, best.gpu_s, best.value))
     for replicate in range(1, replicates + 1):
         rng, other = np.random.default_rng(replicate), replace(setting, seed=setting.seed + 1000 * replicate)
         sums = np.array([[0.0 if policy.name in RESAMPLED else math.nan] * 2 for policy in policies])
         for logged in steps:
             sample = resampled(logged, rng)
-            bound = clairvoyant_bound(setting.problem(sample.truth), work=setting.bound_work)
+            bound = ScheduleBound(setting.problem(sample.truth), lp_work=setting.bound_work)
             for own, policy in zip(sums, policies, strict=True):
                 if policy.name in RESAMPLED:
                     own += list(run(sample, policy, other, bound, overlap_s).values())[:2]

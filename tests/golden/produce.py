@@ -135,7 +135,7 @@ def predictions() -> Any:
     found: dict[str, Any] = {}
     for name, (setting, _, _) in settings().items():
         for one in steps_of(name):
-            bound = solver.clairvoyant_bound(
+            bound = solver.bound(
                 solver.PlanningProblem(one.truth, setting.cluster, setting.latency, admission=setting.admission)
             )
             least_s = bound.shortest_s()

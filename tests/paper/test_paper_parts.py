@@ -16,8 +16,8 @@ from rlhfless.paper.workloads import Sources, modelled
 from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.scheduling.baselines import Static
 from solver import Cluster, Workload
-from solver.bounds.clairvoyant import clairvoyant_bound
-from solver.bounds.headroom import curve_of, share_of_headroom, summed_bounds
+from solver.bounds.headroom import share_of_headroom, summed_bounds
+from solver.bounds.schedules import ScheduleBound
 from solver.model.problem import PlanningProblem
 from solver.timing.evaluate import evaluate
 
@@ -33,7 +33,7 @@ def workload(seed: int) -> Workload:
 
 def test_no_split_beats_the_possible_with_or_without_other_phases() -> None:
     work = [workload(seed) for seed in range(3)]
-    curves = [curve_of(clairvoyant_bound(PlanningProblem(one, CLUSTER, LATENCY, admission="preempt"))) for one in work]
+    curves = [ScheduleBound(PlanningProblem(one, CLUSTER, LATENCY, admission="preempt")).curve() for one in work]
     for rest_s, rest_gpu_s in ((0.0, 0.0), (7.0, 28.0)):
         best = summed_bounds(curves, 0.7, rest_s, rest_gpu_s)
         assert best.value <= best.time_s**0.7 * best.gpu_s**0.3 * (1 + 1e-9)

@@ -153,7 +153,7 @@ def test_the_front_shows_promise_outcome_and_both_bounds(plans, cost):
     priced = replace(CLUSTER, usd_per_gpu_hour=3600.0)
     front = solver.pareto_front(solver.PlanningProblem(WORKLOAD, priced, LATENCY, solver.Objective(cost=cost)), points=12)
     found = {n: solver.evaluate(plan, solver.PlanningProblem(WORKLOAD, priced, LATENCY)) for n, plan in plans.items()}
-    least = solver.clairvoyant_bound(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY, admission="preempt"))
+    least = solver.bound(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY, admission="preempt"))
     fig = plots.plot_front(front, plans, found, least.gpu_seconds, usd_per_gpu_hour=1.0)
     shown = part(fig, "plans")
     assert np.allclose(shown["true_time_s"], shown["time_s"])

@@ -15,8 +15,8 @@ from rlhfless.scheduling import make_policy
 from rlhfless.simulate import SimulationConfig, logged_steps, simulate
 from rlhfless.trace import validate
 from solver import Cluster, LatencyModel, Objective
-from solver.bounds.clairvoyant import clairvoyant_bound
-from solver.bounds.headroom import curve_of, summed_bounds
+from solver.bounds.headroom import summed_bounds
+from solver.bounds.schedules import ScheduleBound
 from solver.model.problem import PlanningProblem
 
 LATENCY = LatencyModel("small", 1, 5e-3, 4e-4, 1e-7, prefill_per_token_s=1e-5, start_s=0.1, transfer_base_s=1e-3, max_batch=16)
@@ -88,11 +88,11 @@ def test_sums_are_those_of_simulate(comparison, log, steps):
 
 
 def test_the_rows_of_the_bound_are_never_above_the_curve(comparison, steps):
-    bound = clairvoyant_bound(PlanningProblem(steps[0].truth, SETTING.cluster, LATENCY, admission="preempt"))
+    bound = ScheduleBound(PlanningProblem(steps[0].truth, SETTING.cluster, LATENCY, admission="preempt"))
     times_s = np.geomspace(bound.shortest_s(), 100, 5000)
     gpu_s = [bound.gpu_seconds(time_s) for time_s in times_s]
     for weight in (0.2, 0.7, 1.0):
-        best = summed_bounds([curve_of(bound, *comparison.GRID)], weight)
+        best = summed_bounds([bound.curve(*comparison.GRID)], weight)
         assert best.gpu_s == pytest.approx(bound.gpu_seconds(best.time_s * (1 + 1e-9)), rel=1e-6)
         on_curve = times_s**weight * np.array(gpu_s) ** (1 - weight)
         assert best.value <= on_curve.min()
@@ -220,7 +220,7 @@ def test_every_policy_is_given_the_workload_as_new(comparison, steps):
             seen.append(problem.workload)
             return make_policy("random").plan(problem, options)
 
-    bound = clairvoyant_bound(PlanningProblem(steps[0].truth, SETTING.cluster, SETTING.latency, admission="preempt"))
+    bound = ScheduleBound(PlanningProblem(steps[0].truth, SETTING.cluster, SETTING.latency, admission="preempt"))
     for _ in range(2):
         comparison.run(steps[0], Watching(), SETTING, bound, 0.0)
     assert seen[0] is not seen[1]

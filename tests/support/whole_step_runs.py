@@ -19,8 +19,9 @@ from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
 from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.simulate.whole_steps.generated import executed, executed_record, requests_of
-from solver import Cluster, LatencyModel, Objective, Plan, PlanningProblem, Workload, clairvoyant_bound
-from solver.bounds.clairvoyant_drafted import replayed_clairvoyant_bound
+from solver import Cluster, LatencyModel, Objective, Plan, PlanningProblem, Workload
+from solver.bounds.drafts import DraftedBound
+from solver.bounds.schedules import ScheduleBound
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
 from solver.step.bound import WholeStepBound, whole_step_bound
@@ -83,13 +84,13 @@ def whole_step_run(seed: int, sized: bool = False) -> WholeStepRun:
     work = costs.of(problem.workload, cluster.gpus_per_actor)
     plan = _plan(problem, rng)
     engines: EngineFactory = SimulatedEngine
-    generation = clairvoyant_bound(problem, work=int(rng.choice([0, 20_000])))
+    generation = ScheduleBound(problem, lp_work=int(rng.choice([0, 20_000])))
     if rng.random() < 0.3:
         runs = DrawnRuns(Acceptance(np.sort(rng.uniform(0, 0.9, DRAFTS))[::-1]), int(rng.integers(1000)), 0.35)
         plan = replace(plan, drafting=Drafting(max_draft_tokens=DRAFTS, length=[2, "adaptive"][int(rng.integers(2))]))
         engines = DraftedEngineFactory(plan.drafting, runs, None)
         accepted = [runs.of(i, tokens).accepted for i, tokens in enumerate(problem.workload.response_tokens.tolist())]
-        generation = replayed_clairvoyant_bound(problem, accepted, DRAFTS, work=0)
+        generation = DraftedBound(problem, accepted, lp_work=0)
     requests = requests_of(problem.workload)
     generated = executed(plan, requests, setting, engines=engines)
     learner = _learner(generated.makespan_s, len(plan.actors), most, rng)

@@ -32,7 +32,7 @@ from rlhfless.analysis.what_ifs.prompt_pool import PromptPool
 from rlhfless.analysis.what_ifs.whole_steps import checked, gpus_of, learner_gpus_of, learning_s, step_tokens, with_actors
 from rlhfless.errors import InputError
 from rlhfless.simulate import SimulationConfig
-from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.bounds.schedules import ScheduleBound
 from solver.model.errors import as_given, is_whole
 from solver.model.plurals import counted
 from solver.model.workload import FloatArray
@@ -190,11 +190,11 @@ def _range(fits: list[int]) -> str:
 
 def _fastest(run: RunToChange, staleness: int, fits: list[int]) -> DividedRun:
     """Return the fastest division. Those that a bound excludes are not simulated: generation takes at least the GPU-seconds of
-    the clairvoyant bound of all steps together, and learning its seconds."""
+    the bound of any schedule of all steps together, and learning its seconds."""
     pool = PromptPool.of(run.logged)
     everything = np.arange(len(pool.length))
     problem = run.setting.problem(pool.workload(everything, np.zeros_like(everything), pool.length))
-    bound = clairvoyant_bound(replace(problem, cluster=with_actors(run, fits[-1])), work=0)
+    bound = ScheduleBound(replace(problem, cluster=with_actors(run, fits[-1])), lp_work=0)
     learn_s = {actors: float(update_seconds(run, actors).sum()) for actors in fits}
     least_gpu_s = bound.gpu_seconds(LONG_S)
 

@@ -19,7 +19,7 @@ from rlhfless.errors import InputError
 from rlhfless.executor import run_step
 from rlhfless.scheduling import make_policy
 from rlhfless.simulate import LoggedStep, SimulationConfig
-from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.bounds.schedules import ScheduleBound
 from solver.model.errors import as_given, is_number, is_whole
 from solver.model.workload import Workload
 
@@ -102,6 +102,6 @@ def _longest_s(step: LoggedStep, turns: Mapping[int, Turns], setting: Simulation
     for response in np.argsort(-about_s)[:ALONE].tolist():
         prompt = truth.prompt_tokens[truth.prompt_of[response]]
         alone = Workload([prompt], [0], truth.response_tokens[[response]], max_response_tokens=truth.max_response_tokens)
-        least_s = clairvoyant_bound(setting.problem(alone), work=0).shortest_s()
+        least_s = ScheduleBound(setting.problem(alone), lp_work=0).shortest_s()
         longest = max(longest, least_s + float(wait_s[response]))
     return longest

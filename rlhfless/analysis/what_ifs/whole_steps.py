@@ -14,7 +14,7 @@ import numpy as np
 from rlhfless.analysis.what_ifs.outcome import RunToChange
 from rlhfless.errors import InputError
 from rlhfless.simulate import LoggedStep
-from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.bounds.schedules import ScheduleBound
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 from solver.model.objective import NonGenerationPhases
@@ -76,8 +76,8 @@ def learning_s(run: RunToChange) -> Callable[[float], float]:
 def least_work_s(run: RunToChange, workload: Workload | None, learn_s: float, within_s: float) -> float:
     """Return a lower bound on the time in which the run's GPUs generate and learn, for any order of the work.
 
-    Any of the GPUs may do any of the work. Generation takes at least the GPU-seconds of the clairvoyant bound
-    (``solver.clairvoyant_bound``, its closed form), on actors that run already and keep the KV caches of responses that have
+    Any of the GPUs may do any of the work. Generation takes at least the GPU-seconds of the bound of any schedule
+    (``solver.bound``, its closed form), on actors that run already and keep the KV caches of responses that have
     tokens. The least time has GPU-seconds for both.
 
     Args:
@@ -92,7 +92,7 @@ def least_work_s(run: RunToChange, workload: Workload | None, learn_s: float, wi
     everything = with_actors(run, gpus // run.setting.cluster.gpus_per_actor)
     problem = replace(run.setting.problem(workload), cluster=everything, latency=_running_already(run.setting.latency))
     new = np.unique(workload.prompt_of[(workload.generated_tokens == 0) & (workload.remaining_tokens > 0)])
-    bound = clairvoyant_bound(problem, prefill_tokens=float(workload.prompt_tokens[new].sum()), work=0)
+    bound = ScheduleBound(problem, prefill_tokens=float(workload.prompt_tokens[new].sum()), lp_work=0)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         too_early = bound.gpu_seconds(middle) + learn_gpu_s > gpus * middle * (1 + 1e-9)

@@ -15,12 +15,12 @@ from rlhfless.engine.simulated.requests import Requests
 from rlhfless.executor import EngineFactory
 from rlhfless.scheduling.calibration import calibrated
 from rlhfless.scheduling.rlhfuse import GlobalCut
-from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
+from rlhfless.simulate.drafted_steps import drafted_engines
+from rlhfless.simulate.plan_bounds import bound_with_drafts
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.assignments import RANDOM, RESPONSES, Assignment, Assignments
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
-from solver.bounds.clairvoyant import ClairvoyantBound
-from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
+from solver.bounds.schedules import ScheduleBound
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
@@ -147,7 +147,7 @@ class Generations:
         return self.logged.requests()
 
     @cached_property
-    def bound(self) -> ClairvoyantBound | DraftedClairvoyantBound:
+    def bound(self) -> ScheduleBound:
         """Return the bound on every generation with the true lengths, and with the drafts where they are given."""
         if self.setting.drafts is None:
             return self.logged.bound(self.setting)

@@ -18,11 +18,11 @@ from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.sized_step import SizedStep
 from rlhfless.simulate.whole_steps.step_part import best_actors
 from rlhfless.trace import Trace
+from solver.bounds.bound import Bound, LeastBound
 from solver.model.errors import PlanningError, as_given
 from solver.model.objective import Objective
 from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS, SHARED_PREFILL, lever_bits
 from solver.model.workload import FloatArray
-from solver.step.bound import WholeStepBound
 from solver.step.choose import StepTable, best_of, choose
 from solver.step.work import TokenWork
 
@@ -212,9 +212,10 @@ class WholeStep:
         """Return the trace of a plan that is run with the true lengths."""
         return trace_of([(self.record(plan), self.logged)], self.of_plan(plan).setting, plan.generation.plan.policy)
 
-    def bound(self, drafts: SimulatedDrafts | None = None) -> WholeStepBound:
+    def bound(self, drafts: SimulatedDrafts | None = None) -> Bound:
         """Return a lower bound that holds for every policy and every variant, with these drafts or without drafts."""
-        return WholeStepBound.least_of([size.bound(drafts) for size in self._sizes])
+        bounds = [size.bound(drafts) for size in self._sizes]
+        return bounds[0] if len(bounds) == 1 else LeastBound(bounds)
 
     def _in_gpu_s(self, objective: Objective) -> Objective:
         if not isinstance(objective, Objective):

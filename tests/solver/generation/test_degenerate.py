@@ -1,7 +1,7 @@
 """Degenerate steps on one kind and on several: everything truncated, one scenario, nothing to generate, one GPU, few prompts.
 
 What they must have in common: a complete plan within the cluster whose numbers ``evaluate`` repeats, a bound below it, a
-front, and a clairvoyant bound below both.
+front, and a bound of any schedule below both.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_degenerate_steps_are_planned_with_a_bound(name, made, gpus, slots):
     cluster, latency = made(gpus, slots)
     cases = list(workload.cases())
     least = [
-        solver.clairvoyant_bound(solver.PlanningProblem(case, cluster, latency, admission="preempt"))
+        solver.bound(solver.PlanningProblem(case, cluster, latency, admission="preempt"))
         for case in (cases if made is one_kind else ())
     ]
     for objective in (solver.Objective(0.5), solver.Objective(1.0), solver.Objective(0.0, cost="usd")):

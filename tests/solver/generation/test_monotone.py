@@ -18,7 +18,7 @@ from solver_strategies import instances, l40s, lognormal_workload, problem_of
 
 import solver
 from rlhfless.latency import load_profile
-from solver.bounds.plans.sequence_bound import SequenceBound
+from solver.bounds.sequences import SequenceBound
 from solver.model.offers import offers_of
 from solver.timing.items import Items
 
@@ -157,10 +157,10 @@ def test_keeping_prompts_together_or_fewer_actors_never_lowers_the_bound_of_plan
 
 @given(either, st.floats(1.001, 6.0), st.sampled_from(["GPUs", "slots"]))
 @settings(max_examples=30, deadline=None)
-def test_more_gpus_or_slots_never_raise_the_clairvoyant_bound(instance, factor, what):
+def test_more_gpus_or_slots_never_raise_the_bound_of_any_schedule(instance, factor, what):
     workload, _, _, _ = instance
     one, two = (
-        solver.clairvoyant_bound(solver.PlanningProblem(workload, i.cluster, i.latency, admission="preempt"))
+        solver.bound(solver.PlanningProblem(workload, i.cluster, i.latency, admission="preempt"))
         for i in (instance, larger(instance, what))
     )
     shortest_s = one.shortest_s()
@@ -170,11 +170,11 @@ def test_more_gpus_or_slots_never_raise_the_clairvoyant_bound(instance, factor, 
 
 
 @pytest.mark.parametrize("slots", [8, 31, 64, 128, 200])
-def test_more_slots_never_raise_the_clairvoyant_bound_of_a_whole_step(slots):
+def test_more_slots_never_raise_the_bound_of_any_schedule_of_a_whole_step(slots):
     work, profile = lognormal_workload(100, 4, limit=2000, mean_log=5.5), load_profile("l40s-qwen2.5-3b-tp2").affine
     few, more = (dataclasses.replace(profile, max_batch=s) for s in (slots, slots + slots // 4))
     one, two = (
-        solver.clairvoyant_bound(solver.PlanningProblem(work, solver.Cluster(10, 8, 2), latency, admission="preempt"))
+        solver.bound(solver.PlanningProblem(work, solver.Cluster(10, 8, 2), latency, admission="preempt"))
         for latency in (few, more)
     )
     for time_s in np.geomspace(1.02, 6, 12) * one.shortest_s():

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import solver
-from solver.bounds.clairvoyant import clairvoyant_bound
 from solver.model.admission import Admission
 from solver.model.iteration_table import IterationTable
 
@@ -152,11 +151,11 @@ def test_nonsense_is_refused_or_makes_sense(name, data):
         ),
         (lambda: solver.PlanningProblem(WORK, HERE, SPEED, keep_together="cheaper"), ("keep_together", "'cheaper'")),
         (
-            lambda: clairvoyant_bound(PROBLEM).gpu_seconds(math.nan),
+            lambda: solver.bound(PROBLEM).gpu_seconds(math.nan),
             ("time_s",),
         ),
         (
-            lambda: clairvoyant_bound(PROBLEM).least_time_s("9"),
+            lambda: solver.bound(PROBLEM).least_time_s("9"),
             ("gpu_seconds", "'9'"),
         ),
         (lambda: solver.Cluster("1", 2, 1), ("'1'",)),

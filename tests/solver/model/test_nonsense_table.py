@@ -56,9 +56,12 @@ ARGUMENTS: dict[str, tuple[Callable[..., object], dict[str, tuple[Any, ...]]]] =
         lambda **changes: deduplicate(**{"plan": PLAN, "problem": PROBLEM, **changes}),
         {"plan": (*NO_RECORDS, PROBLEM), "problem": (*NO_RECORDS, WORK), "share_in_actors": NO_FLAGS},
     ),
-    "clairvoyant_bound": (
-        lambda **changes: solver.clairvoyant_bound(**{"problem": PROBLEM, **changes}),
-        {"problem": (*NO_RECORDS, WORK), "work": NO_WORK, "prefill_tokens": NO_TOKENS},
+    "bound": (
+        lambda **changes: solver.bound(**{"problem": PROBLEM, **changes}),
+        {
+            "problem": (*NO_RECORDS, WORK), "lp_work": NO_WORK, "prefill_tokens": NO_TOKENS, "of": (0, "any"),
+            "drafts": (0.5, "weak"),
+        },
     ),
 }  # fmt: skip
 

@@ -24,7 +24,7 @@ def test_a_front_has_a_row_per_plan() -> None:
 
 
 def test_a_bound_says_what_is_the_fastest_and_what_it_costs_around_it() -> None:
-    bound = solver.clairvoyant_bound(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY, admission="preempt"))
+    bound = solver.bound(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY, admission="preempt"))
     page = bound._repr_html_()
     assert f"{bound.shortest_s():.4g} s" in page
     assert f"{bound.gpu_seconds(2 * bound.shortest_s()):.4g} GPU-seconds" in page
@@ -33,10 +33,9 @@ def test_a_bound_says_what_is_the_fastest_and_what_it_costs_around_it() -> None:
 
 
 def test_a_bound_of_what_cannot_be_done_says_so() -> None:
-    impossible = replace(
-        solver.clairvoyant_bound(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY, admission="preempt")), max_actors=0
-    )
-    assert "no policy can" in impossible._repr_html_()
+    impossible = solver.bound(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY, admission="preempt"))
+    impossible.max_actors = 0
+    assert "not possible" in impossible._repr_html_()
 
 
 def test_a_workload_says_how_many_tokens_of_what() -> None:

@@ -178,9 +178,7 @@ WORK, HERE, MODEL = solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1
             ("usd_per_gpu_hour",),
         ),
         (
-            lambda: solver.clairvoyant_bound(
-                solver.PlanningProblem(WORK, solver.MixedCluster([solver.GpuPool("gpu", 1, 1)]), MODEL)
-            ),
+            lambda: solver.bound(solver.PlanningProblem(WORK, solver.MixedCluster([solver.GpuPool("gpu", 1, 1)]), MODEL)),
             ("MixedCluster",),
         ),
     ],

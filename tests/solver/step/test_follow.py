@@ -12,7 +12,8 @@ from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, Workload, clairvoyant_bound, random_split
+from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, Workload, random_split
+from solver.bounds.schedules import ScheduleBound
 from solver.step.bound import phase_bound_s, whole_step_bound
 from solver.step.charges import Charges
 from solver.step.follow import follow
@@ -210,7 +211,7 @@ def executed(problem: PlanningProblem, work: StepWork, learner: Learner, actors:
 def check_step(seed: int) -> None:
     """No split of this step is faster or cheaper than the bound."""
     problem, work, learner = random_step(seed)
-    bound = whole_step_bound(clairvoyant_bound(problem), work, learner)
+    bound = whole_step_bound(ScheduleBound(problem), work, learner)
     for actors in (1, 2, 4):
         time_s, gpu_s = executed(problem, work, learner, min(actors, len(work)))
         assert bound.shortest_s() <= time_s * (1 + 1e-9), seed
@@ -230,7 +231,7 @@ def test_the_bound_with_a_given_learner_is_never_above_many_steps() -> None:
 
 def test_no_step_is_shorter_than_the_bound() -> None:
     problem, work, learner = random_step(1)
-    bound = whole_step_bound(clairvoyant_bound(problem), work, learner)
+    bound = whole_step_bound(ScheduleBound(problem), work, learner)
     assert bound.gpu_seconds(bound.shortest_s() * 0.9) == np.inf
     assert 0 < bound.gpu_seconds(bound.shortest_s() * 1.1) < np.inf
 
@@ -263,7 +264,7 @@ WRONG = {
         lambda: follow([1.0, 2.0], [1.0], _work(charges=Charges((1.0,), (0.0,), (0.0,))), Learner(1)), ("2 servers",)
     ),
     "other responses": (
-        lambda: whole_step_bound(clairvoyant_bound(random_step(1)[0]), _work(), Learner()), ("2 responses",)
+        lambda: whole_step_bound(ScheduleBound(random_step(1)[0]), _work(), Learner()), ("2 responses",)
     ),
 }  # fmt: skip
 

@@ -14,8 +14,9 @@ from whole_step_runs import whole_step_run
 
 import solver
 from solver import PlanningError
-from solver.bounds.clairvoyant import ClairvoyantBound
-from solver.step.bound import WholeStepBound, phase_bound_s, whole_step_bound
+from solver.bounds.bound import LeastBound
+from solver.bounds.schedules import ScheduleBound
+from solver.step.bound import phase_bound_s, whole_step_bound
 from solver.step.charges import Charges
 from solver.step.follow import follow
 from solver.step.work import Learner, StepWork
@@ -59,15 +60,15 @@ def test_the_bound_is_the_sum_of_its_terms_for_two_equal_responses(
     value = generation.gpu_seconds(time_s - after_s) + gpus * beside_s
     assert bound.gpu_seconds(time_s) == pytest.approx(value, rel=1e-9)
     assert bound.with_servers(time_s)[1] == servers
-    assert bound.variants[0].sized(servers).after_s == pytest.approx(after_s)
+    assert bound.sized(servers).after_s == pytest.approx(after_s)
 
 
-def _two_responses(actors: int, gpus: int = 1) -> tuple[StepWork, ClairvoyantBound]:
+def _two_responses(actors: int, gpus: int = 1) -> tuple[StepWork, ScheduleBound]:
     """Return two responses that decode 1 s together, are prepared 2 s and learned from 3 s each, and the bound on decoding."""
     latency = solver.LatencyModel("mine", gpus, base_s=8e-3, per_response_s=1e-3, max_batch=2)
     problem = solver.PlanningProblem(solver.Workload([1], [0, 0], [100, 100]), solver.Cluster(1, actors * gpus, gpus), latency)
     work = StepWork([2.0, 2.0], [3.0, 3.0], group=[0, 0], gpus_per_actor=gpus)
-    return work, solver.clairvoyant_bound(problem)
+    return work, ScheduleBound(problem)
 
 
 def test_the_least_time_is_that_of_the_best_size_and_of_all_gpus_together() -> None:
@@ -84,7 +85,7 @@ def test_generation_ends_before_the_response_that_is_prepared_and_learned_from_f
     work, generation = _two_responses(2)
     charges = Charges.by_formula(2, 1, 0.5, gradient_s=0.4)
     unequal = replace(work, prepare_s=[1.0, 2.0], learn_s=[5.0, 3.0], charges=charges)
-    (bound,) = whole_step_bound(generation, unequal).variants
+    bound = whole_step_bound(generation, unequal)
     assert [bound.sized(servers).after_s for servers in (1, 2)] == pytest.approx([2 + 3, 0.4 + 2 + 3 / 0.5])
 
 
@@ -109,11 +110,11 @@ def test_the_bound_falls_with_time_and_is_infinite_below_the_shortest_step() -> 
 @settings(deadline=None, max_examples=8)
 def test_the_bound_is_the_least_over_learners_of_every_size(seed: int, factor: float) -> None:
     bound = whole_step_run(seed).bound
-    time_s, totals, (only,) = bound.shortest_s() * factor * (1 + 1e-6), [np.inf], bound.variants
-    for servers in range(1, only.servers + 1):
-        learner = only.sized(servers)
-        total = only.generation.gpu_seconds(time_s - learner.after_s) + learner.gpu_seconds
-        if learner.least_s <= time_s and total <= only.gpus * time_s * (1 + 1e-9):
+    time_s, totals = bound.shortest_s() * factor * (1 + 1e-6), [np.inf]
+    for servers in range(1, bound.servers + 1):
+        learner = bound.sized(servers)
+        total = bound.generation.gpu_seconds(time_s - learner.after_s) + learner.gpu_seconds
+        if learner.least_s <= time_s and total <= bound.gpus * time_s * (1 + 1e-9):
             totals.append(total)
     assert bound.gpu_seconds(time_s) == pytest.approx(min(totals), rel=1e-9)
 
@@ -178,7 +179,7 @@ def test_charges_by_size_are_those_stated_and_bad_ones_are_refused() -> None:
 
 def test_the_least_of_several_bounds_is_at_every_time_the_least() -> None:
     bounds = [whole_step_run(7).bound, whole_step_run(7, sized=True).bound]
-    least = WholeStepBound.least_of(bounds)
+    least = LeastBound(bounds)
     for time_s in np.linspace(0.5, 3, 6) * bounds[0].shortest_s():
         assert least.gpu_seconds(time_s) == min(bound.gpu_seconds(time_s) for bound in bounds)
     assert least.shortest_s() == pytest.approx(min(bound.shortest_s() for bound in bounds), rel=1e-6)

@@ -14,7 +14,7 @@ from solver_reference import MixedRun, simulate_mixed
 from solver_strategies import instances, latencies, mixed_latencies
 
 import solver
-from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.bounds.schedules import ScheduleBound
 from solver.model.admission import Admission
 from solver.model.iteration_table import IterationTable
 from solver.timing.batching import Timeline, busy_s, schedule, timeline
@@ -147,7 +147,7 @@ def test_the_bound_for_every_policy_is_not_above_a_plan(data, instance, measured
     problem = solver.PlanningProblem(work, cluster, latency, admission=rule)
     plan = assemble("hand", [np.arange(len(work))], problem)
     taken = solver.evaluate(plan, problem, table=True)
-    bound = clairvoyant_bound(problem).gpu_seconds(taken.makespan_s * (1 + 1e-9))
+    bound = ScheduleBound(problem).gpu_seconds(taken.makespan_s * (1 + 1e-9))
     assert bound * (1 - 2e-9) <= taken.gpu_seconds
 
 

@@ -19,9 +19,8 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency import list_profiles, load_profile
 from rlhfless.scheduling import POLICIES, PlanningOptions, make_policy
-from solver.bounds import clairvoyant, response_groups
-from solver.bounds.affine_lower_bounds import affine_minorants
-from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.bounds import schedules as schedule_bounds
+from solver.bounds.schedules import ResponseGroups, ScheduleBound, affine_minorants
 from solver.generation.random_split import random_split
 from solver.model.iteration_table import IterationTable
 
@@ -72,8 +71,8 @@ def test_no_policy_beats_it(instance, name, weight, admission):
         PlanningOptions(),
     )
     time_s, gpu_s = executed(work, make_policy(name).plan(*given_), cluster, latency, admission)
-    whatever = clairvoyant_bound(solver.PlanningProblem(work, cluster, latency, admission="preempt")).gpu_seconds(time_s)
-    bound = clairvoyant_bound(solver.PlanningProblem(work, cluster, latency, admission=admission)).gpu_seconds(time_s)
+    whatever = ScheduleBound(solver.PlanningProblem(work, cluster, latency, admission="preempt")).gpu_seconds(time_s)
+    bound = ScheduleBound(solver.PlanningProblem(work, cluster, latency, admission=admission)).gpu_seconds(time_s)
     assert whatever <= bound
     assert bound * EXACT <= gpu_s
 
@@ -83,12 +82,11 @@ def test_little_kv_memory_raises_it_and_the_rule_that_reserves_more():
     latency = solver.LatencyModel("large", 2, 0.027, 3.4e-5, 1.9e-8, start_s=1.0, kv_capacity_tokens=6000)
     work = lognormal_workload(60, 4, limit=1500, mean_log=6.0)
     cluster = solver.Cluster(4, 8, 2)
-    ample = clairvoyant_bound(
+    ample = ScheduleBound(
         solver.PlanningProblem(work, cluster, replace(latency, kv_capacity_tokens=10**9), admission="preempt")
     )
     bounds = {
-        rule: clairvoyant_bound(solver.PlanningProblem(work, cluster, latency, admission=rule))
-        for rule in ("preempt", "reserve")
+        rule: ScheduleBound(solver.PlanningProblem(work, cluster, latency, admission=rule)) for rule in ("preempt", "reserve")
     }
     for rule, bound in bounds.items():
         for name in ("random", "oracle", "oracle+replan", "least-loaded"):
@@ -108,7 +106,7 @@ def test_no_policy_beats_it_on_shipped_profiles(profile):
     latency = load_profile(profile)
     work = lognormal_workload(48, 4, limit=800, mean_log=5.0)
     cluster = solver.Cluster(2, 8, latency.gpus_per_actor)
-    bound = clairvoyant_bound(solver.PlanningProblem(work, cluster, latency, admission="preempt"))
+    bound = ScheduleBound(solver.PlanningProblem(work, cluster, latency, admission="preempt"))
     ratios = []
     for name in POLICIES:
         plan = make_policy(name).plan(solver.PlanningProblem(work, cluster, latency), PlanningOptions())
@@ -122,7 +120,7 @@ def test_slots_that_bind_for_short_responses_raise_it_and_no_policy_beats_it(mon
     latency = replace(load_profile("l40s-qwen2.5-3b-tp2").affine, max_batch=128)
     work = lognormal_workload(100, 4, limit=2000, mean_log=5.5)
     cluster = solver.Cluster(10, 8, latency.gpus_per_actor)
-    bound = clairvoyant_bound(solver.PlanningProblem(work, cluster, latency, admission="preempt"))
+    bound = ScheduleBound(solver.PlanningProblem(work, cluster, latency, admission="preempt"))
     for name in ("random", "oracle", "oracle+replan"):
         for weight in (0.3, 0.7, 0.95):
             given_ = (
@@ -131,10 +129,10 @@ def test_slots_that_bind_for_short_responses_raise_it_and_no_policy_beats_it(mon
             )
             time_s, gpu_s = executed(work, make_policy(name).plan(*given_), cluster, latency)
             assert bound.gpu_seconds(time_s) * EXACT <= gpu_s
-    bound = clairvoyant_bound(solver.PlanningProblem(work, cluster, latency, admission="preempt"), work=0)
+    bound = ScheduleBound(solver.PlanningProblem(work, cluster, latency, admission="preempt"), lp_work=0)
     times = np.geomspace(1.05, 2.0, 8) * bound.shortest_s()
     values = np.array([bound.gpu_seconds(t) for t in times])
-    monkeypatch.setattr(clairvoyant, "references", lambda *_: np.array([]))
+    monkeypatch.setattr(schedule_bounds, "references", lambda *_: np.array([]))
     without = np.array([bound.gpu_seconds(t) for t in times])
     assert np.all(values >= without)
     assert np.max(values / without) > 1.02
@@ -146,8 +144,8 @@ def test_grouping_responses_for_the_bound_only_lowers_it(monkeypatch, groups):
     rng = np.random.default_rng(groups)
     length, context = rng.integers(0, 60, 40).astype(float), rng.integers(0, 30, 40).astype(float)
     a, b, c, slots, left = 5e-3, 1e-3, 1e-4, 6, 1.2
-    monkeypatch.setattr(response_groups, "GROUPS", groups)
-    parts = response_groups.ResponseGroups.of(length, context)
+    monkeypatch.setattr(schedule_bounds, "GROUPS", groups)
+    parts = ResponseGroups.of(length, context)
     lam = np.geomspace(1e-4, 1e3, 2000)[:, None]
     assert parts.tokens.sum() == pytest.approx(length.sum())
     assert parts.count.sum() == len(length)
@@ -178,7 +176,7 @@ def test_no_schedule_of_a_tiny_workload_beats_it(latency, lengths, one_prompt, a
     owner = [0] * len(lengths) if one_prompt else list(range(len(lengths)))
     work = solver.Workload([3] * (max(owner) + 1), owner, lengths, max_response_tokens=3)
     cluster = solver.Cluster(actors, latency.gpus_per_actor, latency.gpus_per_actor)
-    bound = clairvoyant_bound(solver.PlanningProblem(work, cluster, latency, admission="preempt"))
+    bound = ScheduleBound(solver.PlanningProblem(work, cluster, latency, admission="preempt"))
     hand = Hand(latency, latency.start_s + latency.sync_s, float(cluster.gpus_per_actor))
     found = schedules(work, [hand] * actors, 6000)
     assert found
@@ -190,7 +188,7 @@ def test_no_schedule_of_a_tiny_workload_beats_it(latency, lengths, one_prompt, a
 @settings(max_examples=40, deadline=None)
 def test_it_falls_with_time_and_is_infinite_where_the_longest_response_does_not_fit(instance):
     work, cluster, latency = instance
-    bound = clairvoyant_bound(solver.PlanningProblem(work, cluster, latency, admission="preempt"))
+    bound = ScheduleBound(solver.PlanningProblem(work, cluster, latency, admission="preempt"))
     shortest = bound.shortest_s()
     times = np.linspace(0.2, 3, 25) * max(shortest, 0.01)
     values = [bound.gpu_seconds(t) for t in times]
@@ -208,7 +206,7 @@ def test_responses_without_tokens_need_nothing():
     for start_s in (0.0, 2.0):
         latency = solver.LatencyModel("x", 1, 0.1, 0.01, start_s=start_s)
         assert (
-            clairvoyant_bound(solver.PlanningProblem(work, solver.Cluster(1, 2, 1), latency, admission="preempt")).gpu_seconds(
+            ScheduleBound(solver.PlanningProblem(work, solver.Cluster(1, 2, 1), latency, admission="preempt")).gpu_seconds(
                 start_s
             )
             == 0.0
@@ -218,7 +216,7 @@ def test_responses_without_tokens_need_nothing():
 def test_a_batch_that_costs_nothing_is_bounded_by_its_longest_response():
     """tau = a: one actor that decodes all at once takes a * longest, and so says the bound."""
     work = solver.Workload([0, 0, 0], [0, 1, 2], [7, 3, 1])
-    bound = clairvoyant_bound(
+    bound = ScheduleBound(
         solver.PlanningProblem(work, solver.Cluster(1, 1, 1), solver.LatencyModel("x", 1, 0.1, 0.0), admission="preempt")
     )
     assert 0 < bound.gpu_seconds(0.7) <= 0.7
@@ -264,7 +262,7 @@ def test_minorants_lie_below_shipped_tables_and_touch_them(profile):
 @settings(max_examples=20, deadline=None)
 def test_time_at_a_given_cost_is_the_inverse_of_cost_at_a_given_time(instance, slack):
     workload, cluster, latency = instance
-    bound = clairvoyant_bound(solver.PlanningProblem(workload, cluster, latency, admission="preempt"))
+    bound = ScheduleBound(solver.PlanningProblem(workload, cluster, latency, admission="preempt"))
     shortest = bound.shortest_s()
     time_s = slack * max(shortest, 1e-6)
     cost = bound.gpu_seconds(time_s)
@@ -281,7 +279,7 @@ def test_fewer_tokens_to_prefill_lower_the_bound():
     workload, cluster = lognormal_workload(16, 4), solver.Cluster(2, 8, 2)
     latency = load_profile("l40s-qwen2.5-3b-tp2")
     every, none = (
-        clairvoyant_bound(solver.PlanningProblem(workload, cluster, latency, admission="preempt"), prefill_tokens=t)
+        ScheduleBound(solver.PlanningProblem(workload, cluster, latency, admission="preempt"), prefill_tokens=t)
         for t in (None, 0)
     )
     time_s = 2 * every.shortest_s()

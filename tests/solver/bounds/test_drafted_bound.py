@@ -17,8 +17,8 @@ from solver_strategies import lognormal_workload
 
 import solver
 from rlhfless.latency import load_profile
-from solver.bounds.clairvoyant_drafted import drafted_clairvoyant_bound, replayed_clairvoyant_bound
-from solver.bounds.pass_charges import Sharing, expected_charges, realised_charges, sharings
+from solver.bounds.drafts import DraftedBound, Sharing, expected_charges, realised_charges, sharings
+from solver.bounds.schedules import ScheduleBound
 from solver.model.acceptance import Acceptance
 from solver.model.iteration_table import IterationTable
 
@@ -57,13 +57,18 @@ def _runs(rng: np.random.Generator, problem: solver.PlanningProblem, most: int) 
     ]
 
 
+def _at_most(runs: list[np.ndarray], drafts: int) -> list[np.ndarray]:
+    """What is accepted if a pass drafts so many tokens at most."""
+    return [np.minimum(own, drafts) for own in runs]
+
+
 def _check_realised(seed: int) -> None:
     """Every constant draft length of three responses, on every split, and drafts of random lengths with more responses."""
     rng = np.random.default_rng(seed)
     drafts = int(rng.integers(0, 4))
     problem = _problem(rng, 3, 9)
     runs = _runs(rng, problem, drafts + 1)
-    bound = replayed_clairvoyant_bound(problem, runs, drafts, work=0 if seed % 10 else 10**6)
+    bound = DraftedBound(problem, _at_most(runs, drafts), lp_work=0 if seed % 10 else 10**6)
     for groups in partitions(3, 3):
         for lengths in itertools.product(range(drafts + 1), repeat=3):
             time_s, gpu_s = step_of_passes(problem, groups, runs, lambda i, _, n=lengths: n[i])
@@ -71,7 +76,7 @@ def _check_realised(seed: int) -> None:
         assert bound.shortest_s() <= time_s * (1 + 1e-9) + 1e-9  # of the longest drafts
     problem = _problem(rng, 7, 20)
     runs = _runs(rng, problem, drafts + 1)
-    bound = replayed_clairvoyant_bound(problem, runs, drafts, work=0)
+    bound = DraftedBound(problem, _at_most(runs, drafts), lp_work=0)
     for _ in range(10):
         actor_of = rng.integers(0, int(rng.integers(1, 8)), 7)
         groups = [group for k in range(7) if len(group := np.flatnonzero(actor_of == k).tolist())]
@@ -87,7 +92,7 @@ def _check_expected(seed: int) -> None:
     problem = _problem(rng, 4, 15)
     runs = [np.minimum(accepted, np.arange(n)[::-1]) for n in problem.workload.remaining_tokens.tolist()]
     survival = (np.arange(drafts) < accepted).astype(float)
-    bound = drafted_clairvoyant_bound(problem, Acceptance(survival), work=0 if seed % 3 else 10**6)
+    bound = DraftedBound(problem, Acceptance(survival), lp_work=0 if seed % 3 else 10**6)
     lengths = [lambda i, _: int(rng.integers(0, drafts + 1)), *(lambda i, _, n=n: n for n in (0, accepted, drafts))]
     for groups in ([[0, 1, 2, 3]], [[0, 1], [2, 3]], [[0], [1], [2], [3]]):
         for choose in lengths:
@@ -115,7 +120,7 @@ def test_the_mean_of_random_acceptance_is_not_below() -> None:
         problem = _problem(rng, 4, 20)
         problem = replace(problem, latency=replace(_latency(rng), start_s=0.0, gpus_per_actor=problem.latency.gpus_per_actor))
         acceptance = Acceptance(-np.sort(-rng.uniform(0, 1, 3)))
-        bound = drafted_clairvoyant_bound(problem, acceptance)
+        bound = DraftedBound(problem, acceptance)
         length = int(rng.integers(0, 4))
         results = []
         for _ in range(60):
@@ -176,15 +181,12 @@ def test_without_acceptance_it_is_the_bound_by_load() -> None:
     problem = _step()
     for latency in (problem.latency, replace(problem.latency.affine, max_batch=1 << 20, token_budget=1 << 20)):
         case = replace(problem, latency=latency)
-        bound, other = drafted_clairvoyant_bound(case, Acceptance([0.0])), solver.clairvoyant_bound(case, work=0)
+        bound, other = DraftedBound(case, Acceptance([0.0])), ScheduleBound(case, lp_work=0)
         shortest_s = other.shortest_s()
         for factor in (1.02, 1.1, 1.3, 2.0, 5.0):
             two_terms = max(_two_terms(other, terms, factor * shortest_s) for terms in other.minorants)
-            assert (
-                0.995 * two_terms
-                <= bound.gpu_seconds(factor * shortest_s)
-                <= bound.without_drafts.gpu_seconds(factor * shortest_s)
-            )
+            without = ScheduleBound(case).gpu_seconds(factor * shortest_s)
+            assert 0.995 * two_terms <= bound.gpu_seconds(factor * shortest_s) <= without
 
 
 def _two_terms(bound, terms, time_s):
@@ -199,19 +201,19 @@ def _two_terms(bound, terms, time_s):
 
 def test_without_acceptance_it_knows_whole_actors_as_the_bound_of_one_token_per_pass_does() -> None:
     problem = _step()
-    bound = drafted_clairvoyant_bound(problem, Acceptance([0.0]))
-    for time_s in bound.without_drafts.shortest_s() * np.array([1.1, 1.5, 3.0, 8.0]):
-        assert bound.without_drafts.method(time_s) == "configuration LP"
-        assert 0.97 * bound.without_drafts.gpu_seconds(time_s) <= bound.gpu_seconds(time_s)
-        assert bound.gpu_seconds(time_s) > 1.1 * drafted_clairvoyant_bound(problem, Acceptance([0.0]), work=0).gpu_seconds(
-            time_s
-        )
+    bound, without = DraftedBound(problem, Acceptance([0.0])), ScheduleBound(problem)
+    fractions = DraftedBound(problem, Acceptance([0.0]), lp_work=0)
+    for time_s in without.shortest_s() * np.array([1.1, 1.5, 3.0, 8.0]):
+        assert without.method(time_s) == "configuration LP"
+        assert bound.method(time_s) == "with drafts"
+        assert 0.97 * without.gpu_seconds(time_s) <= bound.gpu_seconds(time_s)
+        assert bound.gpu_seconds(time_s) > 1.1 * fractions.gpu_seconds(time_s)
 
 
 def test_it_falls_with_acceptance_and_is_never_above_the_bound_without_drafts() -> None:
     problem = _step()
-    weak, strong = (drafted_clairvoyant_bound(problem, acceptance, work=0) for acceptance in (WEAK, STRONG))
-    other = solver.clairvoyant_bound(problem, work=0)
+    weak, strong = (DraftedBound(problem, acceptance, lp_work=0) for acceptance in (WEAK, STRONG))
+    other = ScheduleBound(problem, lp_work=0)
     assert strong.shortest_s() < 0.5 * weak.shortest_s() < 0.5 * other.shortest_s()
     for time_s in other.shortest_s() * np.array([0.3, 0.5, 0.8, 1.0, 1.2, 2.0, 8.0]):
         assert strong.gpu_seconds(time_s) <= weak.gpu_seconds(time_s) <= other.gpu_seconds(time_s)
@@ -224,32 +226,32 @@ def test_known_runs_bound_more_than_their_mean() -> None:
         np.minimum((STRONG.survival > rng.random((n, 1))).sum(axis=1), np.arange(n)[::-1])
         for n in problem.workload.remaining_tokens.tolist()
     ]
-    bound = replayed_clairvoyant_bound(problem, runs, 8)
+    bound = DraftedBound(problem, runs)
     time_s = 1.5 * bound.shortest_s()
     plan_s, plan_gpu_s = step_of_passes(problem, [list(range(k, 64, 4)) for k in range(4)], runs, lambda i, _: 4)
     assert bound.gpu_seconds(plan_s) <= plan_gpu_s
-    assert bound.gpu_seconds(time_s) <= replayed_clairvoyant_bound(problem, [0 * own for own in runs], 8).gpu_seconds(time_s)
+    assert bound.gpu_seconds(time_s) <= DraftedBound(problem, [0 * own for own in runs]).gpu_seconds(time_s)
     assert "GPU-seconds" in repr(bound)
 
 
 def test_nothing_to_generate_costs_nothing() -> None:
     work = solver.Workload([5], [0, 0], [0, 0])
     problem = solver.PlanningProblem(work, solver.Cluster(1, 1, 1), solver.LatencyModel("x", 1, 1e-3, 1e-4))
-    assert drafted_clairvoyant_bound(problem, STRONG).gpu_seconds(1.0) == 0.0
-    assert replayed_clairvoyant_bound(problem, [[], []], 4).gpu_seconds(1.0) == 0.0
+    assert DraftedBound(problem, STRONG).gpu_seconds(1.0) == 0.0
+    assert DraftedBound(problem, [[], []]).gpu_seconds(1.0) == 0.0
 
 
 SMALL = solver.PlanningProblem(
     solver.Workload([5], [0, 0], [3, 1]), solver.Cluster(1, 1, 1), solver.LatencyModel("x", 1, 1e-3, 1e-4)
 )
 WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "acceptance": (lambda: drafted_clairvoyant_bound(SMALL, 0.5), ("acceptance", "0.5")),
-    "drafts": (lambda: replayed_clairvoyant_bound(SMALL, [[0, 0, 0], [0]], 33), ("max_draft_tokens", "33")),
-    "responses": (lambda: replayed_clairvoyant_bound(SMALL, [[0, 0, 0]], 2), ("accepted_runs", "2 responses")),
-    "tokens": (lambda: replayed_clairvoyant_bound(SMALL, [[0, 0], [0]], 2), ("accepted_runs[0]", "3")),
-    "fraction": (lambda: replayed_clairvoyant_bound(SMALL, [[0, 0.5, 0], [0]], 2), ("accepted_runs[0][1]", "0.5")),
-    "problem": (lambda: drafted_clairvoyant_bound(SMALL.workload, STRONG), ("Workload",)),
-    "time": (lambda: drafted_clairvoyant_bound(SMALL, STRONG).gpu_seconds(math.nan), ("time_s", "nan")),
+    "acceptance": (lambda: DraftedBound(SMALL, 0.5), ("drafts", "0.5")),
+    "too many": (lambda: DraftedBound(SMALL, [[0, 33, 0], [0]]), ("drafts[0]", "33", "32")),
+    "responses": (lambda: DraftedBound(SMALL, [[0, 0, 0]]), ("drafts", "2 responses")),
+    "tokens": (lambda: DraftedBound(SMALL, [[0, 0], [0]]), ("drafts[0]", "3")),
+    "fraction": (lambda: DraftedBound(SMALL, [[0, 0.5, 0], [0]]), ("drafts[0][1]", "0.5")),
+    "problem": (lambda: DraftedBound(SMALL.workload, STRONG), ("Workload",)),
+    "time": (lambda: DraftedBound(SMALL, STRONG).gpu_seconds(math.nan), ("time_s", "nan")),
 }
 
 

@@ -14,11 +14,9 @@ from solver_reference import EveryPlan
 from solver_strategies import LIMIT, Instance, instances, l40s, lognormal_workload
 
 import solver
-from solver.bounds.plans.bound import least_step_bound, plan_bound
-from solver.bounds.plans.late_opening import LateOpening
-from solver.bounds.plans.makespan_intervals import MakespanIntervals
-from solver.bounds.plans.scenario_bound import limited_bound
-from solver.bounds.plans.sequence_bound import SequenceBound
+from solver.bounds.late_opening import LateOpening
+from solver.bounds.plans import MakespanIntervals, PlanBound, limited_value
+from solver.bounds.sequences import SequenceBound
 from solver.model.plan import ActorPlan, Plan
 from solver.timing.build_plan import assemble
 from solver.timing.evaluate import admission_of
@@ -72,7 +70,9 @@ def test_the_bound_is_below_the_best_plan_of_one_kind(instance, weight, phases, 
     values = [objective.value(phases.step_time_s(t), phases.step_gpu_s(t, gpu_s), NORMS) for t, gpu_s in every_plan(instance)]
     near_s = known_share * max(t for t, _ in every_plan(instance))
     for known in (np.inf, max(values), min(values)):
-        assert plan_bound(problem_of(instance, objective, phases), known, NORMS, near_s, quick) <= min(values) * (1 + 1e-9)
+        assert PlanBound(problem_of(instance, objective, phases), quick).value_near(known, NORMS, near_s) <= min(values) * (
+            1 + 1e-9
+        )
 
 
 @given(
@@ -89,7 +89,7 @@ def test_the_bound_is_below_the_best_plan_of_several_kinds(instance, weight, pha
     every = EveryMixedPlan(instance, together, release=release, rest_s=phases.seconds)
     problem = problem_of(instance, objective, phases, keep_together=together, release=release)
     optimum = every.optimum(objective, phases, NORMS) if every.plans else np.inf
-    bound = plan_bound(problem, optimum, NORMS, max((t for t, *_ in every.plans), default=1.0))
+    bound = PlanBound(problem).value_near(optimum, NORMS, max((t for t, *_ in every.plans), default=1.0))
     assert bound <= optimum * (1 + 1e-9) + 1e-12
 
 
@@ -106,8 +106,8 @@ def test_the_bounds_under_a_limit(data, instance, phases, limit):
     optimum = min(objective.value(*step, NORMS) for step in steps)
     problem = problem_of(instance, objective, phases)
     near_s = data.draw(st.sampled_from(plans))[0]
-    assert plan_bound(problem, optimum, NORMS, near_s) <= optimum * (1 + 1e-9)
-    assert least_step_bound(problem) <= kept
+    assert PlanBound(problem).value_near(optimum, NORMS, near_s) <= optimum * (1 + 1e-9)
+    assert PlanBound(problem, quick=True).least_limited() <= kept
 
 
 def scenarios_of(work: solver.Workload, seed: int, count: int) -> solver.Workload:
@@ -137,11 +137,11 @@ def test_the_bounds_over_scenarios(instance, seed, count, phases, tail, goal, qu
         kept, objective = np.inf, solver.Objective(float(goal), cvar_alpha=tail)
     values = [objective.value_over(t, c, NORMS) for t, c in zip(step_s, step_gpu_s, strict=True)]
     problem = problem_of(instance._replace(workload=workload), objective, phases)
-    bound = plan_bound(problem, min(values), NORMS, time_s[int(np.argmin(values))], quick)
+    bound = PlanBound(problem, quick).value_near(min(values), NORMS, time_s[int(np.argmin(values))])
     assert bound <= min(values) * (1 + 1e-9)
-    assert plan_bound(problem, np.inf, NORMS, time_s[0], quick) <= min(values) * (1 + 1e-9)
+    assert PlanBound(problem, quick).value_near(np.inf, NORMS, time_s[0]) <= min(values) * (1 + 1e-9)
     if objective.limited:
-        assert least_step_bound(problem) <= kept
+        assert PlanBound(problem, quick=True).least_limited() <= kept
 
 
 def plan_on(groups, kinds, pools, models):
@@ -250,8 +250,8 @@ def test_the_only_plan_is_proved_to_be_the_best(weight):
     )
     plan = assemble("all", [np.arange(64)], problem)
     norms = plan.makespan_s, plan.gpu_seconds
-    assert plan_bound(problem, 2.0, norms, 1.3 * plan.makespan_s) == pytest.approx(1.0, rel=1e-5)
-    assert 0.5 < plan_bound(problem, 2.0, norms, 1.3 * plan.makespan_s, quick=True) <= 1.0
+    assert PlanBound(problem).value_near(2.0, norms, 1.3 * plan.makespan_s) == pytest.approx(1.0, rel=1e-5)
+    assert 0.5 < PlanBound(problem, quick=True).value_near(2.0, norms, 1.3 * plan.makespan_s) <= 1.0
 
 
 def test_scenarios_that_are_alike_have_the_bound_of_the_lengths():
@@ -259,7 +259,9 @@ def test_scenarios_that_are_alike_have_the_bound_of_the_lengths():
     same = solver.Workload(work.prompt_tokens, work.prompt_of, np.stack([work.response_tokens] * 3), max_response_tokens=2048)
     one, three = (solver.PlanningProblem(w, solver.Cluster(2, 8, 2), l40s(), solver.Objective(0.5)) for w in (work, same))
     norms = 20.0, 200.0
-    assert plan_bound(three, np.inf, norms, 15.0) == pytest.approx(plan_bound(one, np.inf, norms, 15.0), rel=0.01)
+    assert PlanBound(three).value_near(np.inf, norms, 15.0) == pytest.approx(
+        PlanBound(one).value_near(np.inf, norms, 15.0), rel=0.01
+    )
 
 
 @pytest.mark.parametrize("limit", ["deadline_s", "budget_gpu_s"])
@@ -269,9 +271,9 @@ def test_a_tight_limit_over_scenarios_raises_the_bound(limit):
     lengths = np.clip(work.response_tokens * rng.lognormal(0, 0.3, (4, len(work))), 1, 2048)
     workload = solver.Workload(work.prompt_tokens, work.prompt_of, lengths, max_response_tokens=2048)
     free = solver.PlanningProblem(workload, solver.Cluster(4, 8, 2), l40s(), solver.Objective(**{limit: 1e9}))
-    least = least_step_bound(free)
+    least = PlanBound(free, quick=True).least_limited()
     tight = replace(free, objective=solver.Objective(**{limit: 1.1 * least}))
-    loose_bound, tight_bound = (plan_bound(problem, np.inf, (15.0, 150.0), 15.0) for problem in (free, tight))
+    loose_bound, tight_bound = (PlanBound(problem).value_near(np.inf, (15.0, 150.0), 15.0) for problem in (free, tight))
     assert tight_bound > 1.1 * loose_bound
 
 
@@ -281,7 +283,7 @@ def test_halved_intervals_raise_the_bound_under_a_limit_over_scenarios(limit):
     lengths = np.clip(work.response_tokens * rng.lognormal(0, 0.3, (4, len(work))), 1, 2048)
     workload = solver.Workload(work.prompt_tokens, work.prompt_of, lengths, max_response_tokens=2048)
     free = solver.PlanningProblem(workload, solver.Cluster(4, 8, 2), l40s(), solver.Objective(**{limit: 1e9}))
-    least = least_step_bound(free)
+    least = PlanBound(free, quick=True).least_limited()
     problem = replace(free, objective=solver.Objective(**{limit: 1.1 * least}))
     goal = StepObjective.of_problem(problem, (15.0, 150.0))
     priced = StepObjective.of_problem(replace(problem, objective=solver.Objective()))
@@ -290,7 +292,7 @@ def test_halved_intervals_raise_the_bound_under_a_limit_over_scenarios(limit):
         scenarios = [
             MakespanIntervals(LateOpening(Items.of(replace(problem, workload=w))), priced, ()) for w in workload.cases()
         ]
-        return limited_bound(goal, scenarios, halvings)
+        return limited_value(goal, scenarios, halvings)
 
     rounds = [bound(halvings) for halvings in (0, 1, 4, 8)]
     assert all(before <= after for before, after in itertools.pairwise(rounds))
@@ -319,10 +321,10 @@ def test_a_further_actor_that_the_cover_does_not_need_may_be_cheaper():
     cluster = solver.MixedCluster([solver.GpuPool("fast", 1, 1, 36000.0), solver.GpuPool("slow", 1, 1, 360.0)])
     workload = solver.Workload([10] * 101, np.arange(101), [1000] + [100] * 100, max_response_tokens=2000)
     problem = solver.PlanningProblem(workload, cluster, models, solver.Objective(deadline_s=13.0, cost="usd"))
-    assert 10.0 < plan_bound(problem, np.inf, (1.0, 1.0), 12.0) <= 21.2 + 1e-9
+    assert 10.0 < PlanBound(problem).value_near(np.inf, (1.0, 1.0), 12.0) <= 21.2 + 1e-9
 
 
 def test_without_anything_to_generate_the_bound_is_that_of_one_idle_actor():
     workload = solver.Workload([10], [0, 0], [5, 5], [5, 5])
     problem = solver.PlanningProblem(workload, solver.Cluster(2, 1, 1), solver.LatencyModel("idle", 1, 1e-3, 0.0, sync_s=0.5))
-    assert plan_bound(problem, np.inf, (1.0, 1.0), 0.5) == pytest.approx(0.5)
+    assert PlanBound(problem).value_near(np.inf, (1.0, 1.0), 0.5) == pytest.approx(0.5)

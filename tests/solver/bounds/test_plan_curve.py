@@ -10,13 +10,7 @@ from mixed_brute_force import EveryMixedPlan, mixed_instances
 from solver_strategies import LIMIT, l40s, lognormal_workload
 
 import solver
-from solver.bounds.plans.bound import cost_bound
-from solver.bounds.plans.bound_curve import bound_curve, mean_curve
-from solver.bounds.plans.cost_bound import CostBound
-
-
-def bounds_of(problem: solver.PlanningProblem) -> list[CostBound]:
-    return [cost_bound(problem, case) for case in problem.workload.cases()]
+from solver.bounds.plans import PlanBound, mean_curve
 
 
 @pytest.mark.parametrize("refill", [False, True])
@@ -30,18 +24,20 @@ def test_no_plan_lies_below_the_curve(refill, data):
     models = {(offer.kind, offer.gpus): offer.latency for offer in instance.offers}
     plans = np.mean([EveryMixedPlan(instance._replace(workload=case)).plans for case in work.cases()], axis=0)
     problem = solver.PlanningProblem(work, instance.cluster, models, admission=instance.admission)
-    grid, curve = bound_curve(bounds_of(problem), 10)
+    bound = PlanBound(problem)
+    grid, curve = bound.front(10)
     for time_s, cost in plans[:, :2] if len(plans) else ():
         assert time_s >= grid[0] * (1 - 1e-9) - 1e-12 or curve[0] == np.inf
         at = int(np.searchsorted(grid, time_s * (1 - 1e-9)))
         assert at == len(curve) or curve[at] <= cost * (1 + 1e-9)
+        assert bound.gpu_seconds(time_s * (1 + 1e-9)) <= cost * (1 + 1e-9)
 
 
 def test_the_curve_over_scenarios_is_tight_where_they_agree():
     """Equal scenarios have the curve of the single lengths, made convex (it is not where one actor less is enough)."""
     work, cluster, latency = lognormal_workload(512, 4), solver.Cluster(4, 8, 2), l40s(start_s=0.0)
     same = solver.Workload(work.prompt_tokens, work.prompt_of, np.stack([work.response_tokens] * 3), max_response_tokens=2048)
-    one, three = (bound_curve(bounds_of(solver.PlanningProblem(w, cluster, latency)), 30, 60.0) for w in (work, same))
+    one, three = (PlanBound(solver.PlanningProblem(w, cluster, latency)).front(30, 60.0) for w in (work, same))
     again = np.interp(one[0], *three)
     at = one[0] > 1.2 * one[0][0]
     assert np.all(again[at] >= 0.85 * one[1][at])

@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 from solver_strategies import l40s, lognormal_workload
 
 import solver
-from solver.bounds import exact_clairvoyant
-from solver.bounds.clairvoyant import CLOSED_FORM, CONFIGURATION_LP, clairvoyant_bound
-from solver.bounds.exact_clairvoyant import configuration_bound
-from solver.bounds.load_axis import LoadAxis
-from solver.bounds.pricing import PriceCurve, max_earnings_per_s
+from solver.bounds.configuration_lp import LoadAxis
+from solver.bounds.configurations import FIRST_SPARES, PriceCurve, configuration_bound, max_earnings_per_s
+from solver.bounds.schedules import CLOSED_FORM, CONFIGURATION_LP, ScheduleBound
 
 FACTORS = np.array([1.001, 1.02, 1.1, 1.3, 1.7, 2.5, 4.0, 9.0, 100.0])
 NO_LIMITS = {"max_batch": 1 << 30, "kv_capacity_tokens": 1 << 50}
@@ -44,9 +42,7 @@ def test_no_configuration_is_below_it(responses, minorant, factor):
     assert bound_of(length, context, minorant).iterations_s(left_s) <= exact * (1 + 1e-7)
 
 
-@given(
-    st.lists(st.integers(1, 4), min_size=1, max_size=4), st.floats(0.01, 0.3), st.sampled_from(exact_clairvoyant.FIRST_SPARES)
-)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.floats(0.01, 0.3), st.sampled_from(FIRST_SPARES))
 @settings(max_examples=30, deadline=None)
 def test_with_equal_loads_it_is_near_the_programme_over_every_configuration(length, load, spare):
     """On all 2,415 instances with loads of 0.01 to 0.3 it was at 0.962 or more, and within 2 % on all but 106."""
@@ -89,7 +85,7 @@ def test_no_batches_earn_more_than_pricing_says(responses, minorant, seed, steep
 def test_it_never_rises_with_time_and_is_at_least_the_closed_form_in_results(kv):
     work, latency = lognormal_workload(30, 4), l40s(per_kv_token_s=kv, **NO_LIMITS)
     problem = solver.PlanningProblem(work, solver.Cluster(20, 8, 2), latency)
-    both, alone = clairvoyant_bound(problem), clairvoyant_bound(problem, work=0)
+    both, alone = ScheduleBound(problem), ScheduleBound(problem, lp_work=0)
     times = FACTORS * both.shortest_s()
     values = [both.gpu_seconds(t) for t in times]
     assert all(later <= earlier for earlier, later in itertools.pairwise(values))
@@ -108,7 +104,7 @@ def test_a_long_tailed_step_is_bounded_far_above_the_closed_form_and_below_every
     tokens = np.clip(np.random.default_rng(0).lognormal(6, 2.0, 240), 1, 32_000).astype(int)
     work, latency = solver.Workload([0] * 240, range(240), tokens), l40s(start_s=0.0, **NO_LIMITS)
     problem = solver.PlanningProblem(work, solver.Cluster(20, 8, 2), latency)
-    both, alone = clairvoyant_bound(problem), clairvoyant_bound(problem, work=0)
+    both, alone = ScheduleBound(problem), ScheduleBound(problem, lp_work=0)
     ratios = []
     for actors in (1, 2, 4, 8):
         split = solver.evaluate(solver.random_split(problem, actors=actors), problem)
@@ -122,7 +118,7 @@ def test_the_same_input_gives_the_same_bound_and_less_work_a_valid_one():
     work = lognormal_workload(40, 4)
     arguments = work.remaining_tokens.astype(float), work.context_tokens.astype(float), (5.6e-3, 2.2e-5, 2.5e-8)
     one, two = configuration_bound(*arguments), configuration_bound(*arguments)
-    assert dataclasses.replace(one, optima=()) == dataclasses.replace(two, optima=())
+    assert one == two
     little = configuration_bound(*arguments, work=1)
     assert configuration_bound(*arguments, work=0) is None
     assert not little.finished
@@ -134,17 +130,17 @@ def test_the_same_input_gives_the_same_bound_and_less_work_a_valid_one():
 def test_bounds_of_the_same_step_on_other_clusters_share_the_search():
     """And another step, another profile or other work has its own; what is shared is what would be found again."""
     problem = solver.PlanningProblem(lognormal_workload(12, 3), solver.Cluster(4, 2, 2), l40s(**NO_LIMITS))
-    first = clairvoyant_bound(problem).configuration[1]
-    other = clairvoyant_bound(dataclasses.replace(problem, cluster=solver.Cluster(8, 8, 2), objective=solver.Objective(0.5)))
+    first = ScheduleBound(problem).configuration[1]
+    other = ScheduleBound(dataclasses.replace(problem, cluster=solver.Cluster(8, 8, 2), objective=solver.Objective(0.5)))
     assert other.configuration[1] is first
     minorant = (other.minorants[0].base_s, other.minorants[0].per_response_s, other.minorants[0].per_kv_token_s)
     again = configuration_bound(other.length, other.context, minorant)
-    assert dataclasses.replace(again, optima=()) == dataclasses.replace(first, optima=())
+    assert again == first
     slower = dataclasses.replace(problem.latency, base_s=2 * problem.latency.base_s)
     for changed in (
-        clairvoyant_bound(dataclasses.replace(problem, workload=lognormal_workload(12, 4))),
-        clairvoyant_bound(dataclasses.replace(problem, latency=slower)),
-        clairvoyant_bound(problem, work=1),
+        ScheduleBound(dataclasses.replace(problem, workload=lognormal_workload(12, 4))),
+        ScheduleBound(dataclasses.replace(problem, latency=slower)),
+        ScheduleBound(problem, lp_work=1),
     ):
         assert changed.configuration[1].lines != first.lines
 
@@ -169,7 +165,7 @@ def test_a_price_curve_is_the_least_of_its_lines(lines, s, gain):
 def test_or_tools_is_loaded_only_when_a_bound_is_read():
     code = (
         "import sys, solver; p = solver.PlanningProblem(solver.Workload([1], [0], [5]), solver.Cluster(1, 1, 1), "
-        "solver.LatencyModel('x', 1, 0.1, 0.01)); b = solver.clairvoyant_bound(p); assert 'ortools' not in sys.modules; "
+        "solver.LatencyModel('x', 1, 0.1, 0.01)); b = solver.bound(p); assert 'ortools' not in sys.modules; "
         "b.gpu_seconds(2.0); assert 'ortools' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

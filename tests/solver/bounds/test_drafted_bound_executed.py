@@ -13,7 +13,8 @@ from rlhfless.engine.simulated.drafted import DraftedEngineFactory
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import PlanningOptions, make_policy
-from solver.bounds.clairvoyant_drafted import drafted_clairvoyant_bound, replayed_clairvoyant_bound
+from solver.bounds.drafts import DraftedBound
+from solver.bounds.schedules import ScheduleBound
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
 
@@ -48,15 +49,14 @@ def test_no_executed_step_is_below(profile: str, acceptance: str) -> None:
     drawn = DrawnRuns(ACCEPTANCES[acceptance], seed=1)
     most = drawn.acceptance.max_draft_tokens
     runs = [drawn.of(i, n).accepted for i, n in enumerate(work.response_tokens.tolist())]
-    expected = drafted_clairvoyant_bound(problem, drawn.acceptance)
-    replayed = replayed_clairvoyant_bound(problem, runs, most)
+    expected, replayed, without = DraftedBound(problem, drawn.acceptance), DraftedBound(problem, runs), ScheduleBound(problem)
     below_one_token = 0
     for policy in ("random", "oracle"):
         for length in ("adaptive", 1, most):
             time_s, gpu_s = _executed(problem, policy, length, drawn)
             assert replayed.gpu_seconds(time_s) * (1 - 2e-9) <= gpu_s
             assert expected.gpu_seconds(time_s) <= gpu_s * 1.02  # luck of the draws
-            below_one_token += int(expected.without_drafts.gpu_seconds(time_s) > gpu_s)
+            below_one_token += int(without.gpu_seconds(time_s) > gpu_s)
     assert (below_one_token > 0) == (acceptance != "none")
 
 
@@ -66,7 +66,7 @@ def test_responses_that_accept_different_shares_are_bounded_by_their_own_runs() 
     problem = solver.PlanningProblem(work, solver.Cluster(2, 8, 2), latency, admission="preempt")
     drawn = DrawnRuns(ACCEPTANCES["weak"], seed=2, spread=0.5)
     runs = [drawn.of(i, n).accepted for i, n in enumerate(work.response_tokens.tolist())]
-    bound = replayed_clairvoyant_bound(problem, runs, 8)
+    bound = DraftedBound(problem, runs)
     costs = np.array([_executed(problem, "oracle", length, drawn) for length in ("adaptive", 4)])
     for time_s, gpu_s in costs:
         assert 0.3 * gpu_s < bound.gpu_seconds(time_s) <= gpu_s

@@ -2,8 +2,8 @@
 
 Input: ``Items``, which says what items and their loads w_i are. Item i is n_i iterations long, and an iteration of base time a.
 With one offer a sequence of actors is only a number of them, so the actors open one after the other without any choice. That
-takes a tenth of a millisecond, where the bound for several offers (``sequence_bound``) takes some. And it can tell long actors
-from short ones, which makes it tighter where slots bind.
+takes a tenth of a millisecond, where the bound for several offers (``solver.bounds.sequences``) takes some. And it can tell
+long actors from short ones, which makes it tighter where slots bind.
 
 **Statement.** The j-th of N actors spends at least r_j on start and sync. The prewarmed ones come first, so that the sum of any
 N is at least the sum of the N least. Each spends e on a first prefill call if every actor makes one; else e is 0. Take any plan
@@ -55,14 +55,62 @@ more than S + x n_k runs longer and absorbs less.) The same holds for memory wit
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import numpy as np
 
-from solver.bounds.plans.cost_bound import CostBound
 from solver.model.workload import FloatArray, IntArray
 from solver.timing.items import Items
 
+BISECTIONS, NARROW = 40, 1e-4  # of the least makespan, and the relative width at which they end
 THRESHOLDS = 1000  # values of k that are tried
+
+
+class CostBound(ABC):
+    """Lower bound on the cost of generation as a function of the makespan, for the predicted lengths of ``items``.
+
+    Attributes:
+        least_actors: actors of every plan in question, at least.
+        done: whether actors release their GPUs once done; else they hold them for ``after_s`` seconds beyond the makespan.
+    """
+
+    def __init__(self, items: Items, least_actors: int | None = None) -> None:
+        problem, self.items = items.problem, items
+        self.least_actors = problem.needed_actors if least_actors is None else least_actors
+        self.done = problem.release == "done"
+        self.after_s = problem.phases.seconds if problem.release == "step" else 0.0
+
+    @abstractmethod
+    def at(self, makespan_s: float, stop_above: float = math.inf, low_s: float = 0.0) -> float:
+        """Return the bound for plans with makespans between ``low_s`` and ``makespan_s``, or ``stop_above`` if it is higher.
+
+        It never rises with ``makespan_s``, and is infinite when there is no such plan. ``low_s`` only matters where GPUs are
+        held until the end.
+        """
+
+    @property
+    def shortest_makespan_s(self) -> float:
+        """Return a lower bound on the makespan: every item takes its time alone."""
+        return self.items.shortest_makespan_s
+
+    @property
+    def longest_makespan_s(self) -> float:
+        """Return the makespan of everything one after the other on the slowest actor, from which on the bound no longer
+        falls."""
+        return max(self.items.shortest_makespan_s, self.items.longest_makespan_s)
+
+    @property
+    def least_makespan_s(self) -> float:
+        """Return a lower bound on the makespan of every plan, by bisection; infinite when there is no plan."""
+        low, high = self.shortest_makespan_s, self.longest_makespan_s
+        if math.isinf(self.at(high)):
+            return math.inf
+        for _ in range(BISECTIONS):
+            if high - low <= NARROW * high:
+                break
+            middle = math.sqrt(low * high) if high > 2 * low > 0 else (low + high) / 2
+            low, high = (low, middle) if math.isfinite(self.at(middle)) else (middle, high)
+        return low
 
 
 class LateOpening(CostBound):
