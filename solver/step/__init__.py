@@ -1,1 +1,1 @@
-"""Timing of a whole step: preparation on released GPUs, learning while others are still generated; with lower bounds."""
+"""A whole step: which learner beside which generation, timed on all scenarios, chosen on held-out ones; with lower bounds."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from solver.model.step_levers import LEARNER, OVERLAP, PREWARMING, STREAMING, lever_bits
 from solver.model.workload import FloatArray, IntArray
 from solver.step.charges import Charges
+from solver.step.work import Learner
 
 BoolArray = NDArray[np.bool_]
 STEPS = 16  # counts of servers that are tried, at most
@@ -66,6 +67,13 @@ class Learners:
     def joined(cls, several: list[Learners]) -> Learners:
         """Return the learners of several in one."""
         return cls(*(np.concatenate([getattr(one, of.name) for one in several]) for of in fields(cls)))
+
+    def one(self, number: int) -> Learner:
+        """Return one learner."""
+        return Learner(
+            int(self.own[number]), float(self.from_s[number]), bool(self.grows[number]), bool(self.streams[number]),
+            bool(self.overlaps[number]),
+        )  # fmt: skip
 
     def levers(self, all_servers: int, generation_s: FloatArray) -> IntArray:
         """Return the (W,) levers that they use (``lever_bits``).

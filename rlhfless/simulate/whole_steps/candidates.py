@@ -22,7 +22,6 @@ from solver.model.workload import FloatArray, IntArray
 from solver.step.choose import StepChoice, StepTable, dearer_by, kept
 from solver.step.learners import Learners, learners_beside, servers_per_block
 from solver.step.pair_timing import StepItems, pair_totals
-from solver.step.work import Learner
 
 BLOCKS = 48  # items of a coarse timing, at most
 FOLDED_WITHIN = 0.05
@@ -178,10 +177,6 @@ class _Pairs:
         return WholeStepCandidates(tuple(self._plan(number) for number in range(len(of))), table, drafts)
 
     def _plan(self, number: int) -> WholeStepPlan:
-        learners, generation = self.learners, int(self.of[number])
-        learner = Learner(
-            int(learners.own[number]), float(learners.from_s[number]), bool(learners.grows[number]),
-            bool(learners.streams[number]), bool(learners.overlaps[number]),
-        )  # fmt: skip
-        levers = levers_of_bits(int(self.levers[number]))
-        return WholeStepPlan(self.generations[generation], learner, levers, int(self.variants[generation]))
+        generation, levers = int(self.of[number]), levers_of_bits(int(self.levers[number]))
+        learner, variant = self.learners.one(number), int(self.variants[generation])
+        return WholeStepPlan(self.generations[generation], learner, levers, variant)

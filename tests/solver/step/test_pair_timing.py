@@ -74,6 +74,12 @@ def listed(step: StepItems, one: Learners) -> tuple[float, float]:
     return end_s, step.gpu_s + step.gpus * held_s
 
 
+def test_servers_that_are_counted_together_are_free_when_the_last_of_them_is() -> None:
+    work, completion_s, free_s = StepWork([1.0], [2.0], [0]), np.array([9.0]), np.array([9.0, 1.0, 4.0, 2.0, 5.0])
+    assert StepItems(completion_s, free_s, 1.0, work, together=2).free_s.tolist() == [2.0, 5.0, 9.0]
+    assert StepItems(completion_s, free_s, 1.0, work).free_s.tolist() == [1.0, 2.0, 4.0, 5.0, 9.0]
+
+
 def test_blocks_keep_all_work_and_the_order() -> None:
     rng = np.random.default_rng(0)
     work = StepWork(rng.exponential(1, 100), rng.exponential(2, 100), np.arange(100) // 4, "group")
