@@ -28,8 +28,9 @@ from solver.model.plan import ActorPlan
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, StepState
 from solver.model.workload import IntArray, Workload
-from solver.timing.batching import busy_s
+from solver.timing.batch import Batch
 from solver.timing.evaluate import admission_of, ready_s
+from solver.timing.timeline import busy_s
 
 
 @dataclass(frozen=True)
@@ -176,10 +177,9 @@ def _key(
             return 0.0
         indices = np.array(responses, dtype=np.int64)
         context = workload.context_tokens[indices]
-        cached = np.where(np.arange(len(indices)) < running, context, 0)
-        return busy_s(
-            workload.remaining_tokens[indices], context, workload.reserved_tokens[indices], cached, model.affine, admission
-        )
+        prefill = np.where(np.arange(len(indices)) < running, 0, context)
+        reserved = workload.reserved_tokens[indices]
+        return busy_s(Batch(workload.remaining_tokens[indices], context, prefill, reserved, admission), model.affine)
 
     for g in (*work.survivors, *(() if slow_actor is None else (slow_actor,))):
         responses = [*g.view.unfinished, *g.view.arriving, *(r for r, to in moves.items() if to == g.view.actor)]
