@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -46,8 +47,8 @@ class SquareRoot:
         context = state.context_tokens / count if count else 0.0
         return self.latency.per_response_s + self.latency.per_kv_token_s * context
 
-    def squared(self, unfinished: int, share_s: float) -> float:
-        """Return the square of the best number of actors."""
+    def squared(self, unfinished: Any, share_s: Any) -> Any:
+        """Return the square of the best number of actors, for numbers or arrays."""
         return self.nu * share_s * unfinished / self.latency.base_s
 
     def completions_until_fewer(self, unfinished: int, actors: int, share_s: float) -> int:

@@ -34,6 +34,7 @@ from solver.timing.residency import NO_PIECES, Residency
 
 FEW, MANY = 64, 1024  # responses whose prompts are checked against the budget together: at least, and at first
 NO_BUDGET = 1 << 62
+NOT_READY = -1
 
 
 def schedule(batch: Batch, token_budget: int | None = None) -> Residency:
@@ -96,6 +97,9 @@ def _joins_by_slots(decode: IntArray, prefill: IntArray, slots: int, budget: int
     """
     count, left, ready = len(decode), decode.tolist(), np.zeros(len(decode), np.int64)
     if budget == NO_BUDGET:
+        runs = np.flatnonzero(np.diff(decode, prepend=-1))
+        if 2 * len(runs) < count:
+            return _joins_by_run(decode, runs, slots), NO_PIECES
         ends = sorted(left[:slots])  # a heap
         ready[slots:] = [heapreplace(ends, ends[0] + length) for length in left[slots:]]
         return ready, NO_PIECES
@@ -141,11 +145,39 @@ def _joins_by_slots(decode: IntArray, prefill: IntArray, slots: int, budget: int
     return ready, np.array(pieces, dtype=np.int64).reshape(-1, 3).T
 
 
+def _joins_by_run(decode: IntArray, runs: IntArray, slots: int) -> IntArray:
+    """Return the iterations in which responses join without a budget; neighbours of equal length are scheduled together, from
+    each of ``runs`` to the next. This is 2 to 5 times as fast for the sorted responses of a planner."""
+    free_at, free = [0], {0: slots}  # a heap of the iterations from which slots are free, and how many are
+    joins, counts = [], []
+    for length, remaining in zip(decode[runs].tolist(), np.diff(runs, append=len(decode)).tolist(), strict=True):
+        while remaining:
+            now = free_at[0]
+            count = free[now]
+            if count > remaining:
+                free[now] = count - remaining
+                count = remaining
+            else:
+                heappop(free_at)
+                del free[now]
+            joins.append(now)
+            counts.append(count)
+            remaining -= count
+            now += length
+            if now in free:
+                free[now] += count
+            else:
+                free[now] = count
+                heappush(free_at, now)
+    return np.repeat(np.array(joins, dtype=np.int64), counts)
+
+
 def _joins_by_slots_and_memory(
     decode: IntArray, prefill: IntArray, reserved: IntArray, admission: Admission, running: int, budget: int
 ) -> tuple[IntArray, IntArray]:
     """Return ``_joins_by_slots`` where reserved memory may bind as well; the first ``running`` are in the batch in any case."""
     capacity, slots = admission.kv_capacity_tokens, admission.max_batch
+    budget = min(budget, int(prefill.sum()) + len(prefill) + 1)  # more is never fed; small numbers are fast
     unit = int(reserved.max()) + 1  # an entry of the heap is the iteration in which a response leaves, and its tokens
     ends: list[int] = []  # a heap, of those that are ready and stay beyond iteration ``now``
     now = used = 0
@@ -154,7 +186,8 @@ def _joins_by_slots_and_memory(
     for i, (length, need, tokens) in enumerate(zip(decode.tolist(), prefill.tolist(), reserved.tolist(), strict=True)):
         while not room or (ends and (used + tokens > capacity or len(ends) >= slots) and i >= running):
             now = ends[0] // unit if room else now + 1
-            while ends and ends[0] < (now + 1) * unit:
+            until = (now + 1) * unit
+            while ends and ends[0] < until:
                 used -= heappop(ends) % unit
             room = budget - len(ends)
         while need > room:
@@ -185,32 +218,32 @@ def _evicting(batch: Batch, budget: int) -> Residency:
     rows: list[tuple[int, int, int, int, int, int]] = []  # response, first, last, context, missing, ready
     rows += [(i, 0, 0, context[i], missing[i], 0) for i in range(len(batch)) if left[i] == 0]
     pieces: list[tuple[int, int, int]] = []  # iteration, response, tokens: of all chunks but the last of each response
-    joined = {i: 0 for i in range(batch.running) if left[i] > 0}  # the batch in order of admission, with when each joined
-    ends: dict[int, int] = {}  # of those of the batch whose context is computed: when each is complete
-    feeding = deque((i, missing[i] or 1) for i in joined)
+    ends = {i: NOT_READY for i in range(batch.running) if left[i] > 0}  # the batch in order of admission: when each is complete
+    joined = [0] * len(batch)  # the iteration in which each joined last
+    feeding = deque((i, missing[i] or 1) for i in ends)  # those of the batch that are not ready, and what they miss
     unit = len(batch)
     finishing: list[int] = []  # a heap of iteration * unit + response; those that were evicted since are still in it
-    now, used = 0, sum(context[i] for i in joined)  # used: KV tokens of the batch as of iteration ``now``
-    while queue or joined:
+    now, used = 0, sum(context[i] for i in ends)  # used: KV tokens of the batch as of iteration ``now``
+    while queue or ends:
         while finishing and finishing[0] < (now + 1) * unit:
             end, i = divmod(heappop(finishing), unit)
             if ends.get(i) == end:
                 del ends[i]
-                rows.append((i, joined.pop(i), end, context[i], missing[i], end - left[i]))
+                rows.append((i, joined[i], end, context[i], missing[i], end - left[i]))
                 used -= context[i] + growth[i] * left[i]
-        evicts = used > capacity and len(joined) > 1
-        while used > capacity and len(joined) > 1:
-            i, joined_at = joined.popitem()  # the youngest
-            done = left[i] - (ends.pop(i) - now) if i in ends else 0
-            rows.append((i, joined_at, now, context[i], missing[i], now - done))
-            used -= context[i] + growth[i] * done
-            context[i] += round(growth[i] * done)
-            left[i] -= done
-            missing[i] = context[i]  # its KV cache is gone: recompute on return
-            queue.append(i)
-        if evicts and feeding:
-            feeding = deque(entry for entry in feeding if entry[0] in joined)
-        room = budget - len(ends)
+        if evicts := used > capacity and len(ends) > 1:
+            while used > capacity and len(ends) > 1:
+                i, end = ends.popitem()  # the youngest
+                done = left[i] - (end - now) if end != NOT_READY else 0
+                rows.append((i, joined[i], now, context[i], missing[i], now - done))
+                used -= context[i] + growth[i] * done
+                context[i] += round(growth[i] * done)
+                left[i] -= done
+                missing[i] = context[i]  # its KV cache is gone: recompute on return
+                queue.append(i)
+            if feeding:
+                feeding = deque(entry for entry in feeding if entry[0] in ends)
+        room = budget - len(ends) + len(feeding)
         while room > 0:
             if feeding:
                 i, need = feeding.popleft()
@@ -218,7 +251,7 @@ def _evicting(batch: Batch, budget: int) -> Residency:
                 break
             else:
                 i = queue[-1]
-                if joined and (len(joined) >= slots or used + context[i] > capacity):
+                if ends and (len(ends) >= slots or used + context[i] > capacity):
                     break
                 queue.pop()
                 joined[i] = now
@@ -227,26 +260,29 @@ def _evicting(batch: Batch, budget: int) -> Residency:
             if need > room:
                 pieces.append((now, i, room))
                 feeding.appendleft((i, need - room))
-                need = room
+                ends[i] = NOT_READY
+                room = 0
             else:
+                room -= need
                 ends[i] = end = now + left[i]
                 heappush(finishing, end * unit + i)
-            room -= need
-        if not joined:
+        if not ends:
             continue
-        step, grows = 1, len(ends) if batch.growth is None else sum(growth[j] for j in ends)
-        if not feeding and (room > 0 or len(joined) >= slots):  # nothing but a completion or an eviction changes the batch
+        ready = len(ends) - len(feeding)
+        grows = ready if batch.growth is None else sum(growth[j] for j, end in ends.items() if end != NOT_READY)
+        step = 1
+        if not feeding and (room > 0 or ready >= slots):  # nothing but a completion or an eviction changes the batch
             while ends.get(finishing[0] % unit) != finishing[0] // unit:
                 heappop(finishing)  # of a response that was evicted since
             step = finishing[0] // unit - now
-            if len(joined) > 1:
+            if ready > 1:
                 step = min(step, max(1, int((capacity - used) // grows) + 1))
         used += step * grows
         now += step
-    response, first, last, contexts, prefill, ready = np.array(rows, dtype=np.int64).reshape(-1, 6).T
+    response, first, last, contexts, prefill, ready_at = np.array(rows, dtype=np.int64).reshape(-1, 6).T
     chunks = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
     if pieces:
         order = np.lexsort((first, response))
         keys = response[order] * (now + 1) + first[order]
         chunks[1] = order[keys.searchsorted(chunks[1] * (now + 1) + chunks[0], side="right") - 1]
-    return Residency(response, first, last, contexts, prefill, ready, chunks)
+    return Residency(response, first, last, contexts, prefill, ready_at, chunks)
