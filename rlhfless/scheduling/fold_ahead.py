@@ -1,7 +1,7 @@
 """Estimates the times of a step that square-root folding serves, on every scenario of the lengths, without simulating moves.
 
 The rule sees counts only and evens out loads. So all actors decode equally many responses. With n unfinished responses on k
-actors an iteration takes ``a + b n / k``, and k follows the rule (rlhfless.scheduling.fold). An actor that is folded holds its
+actors an iteration takes ``a + b n / k``, and k follows the rule (``DrainingFold``). An actor that is folded holds its
 GPUs until its responses have left over its link one after another. The receivers stall where KV caches are recomputed, and a
 response that moves is late by its transfer. Moves that even out loads are not counted.
 """
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlhfless.scheduling.fold import SquareRootFold
-from rlhfless.scheduling.fold_draining import DrainingFold
+from rlhfless.scheduling.rules import DrainingFold
 from solver.model.problem import PlanningProblem
 from solver.model.workload import FloatArray
 from solver.replanning.marginal_value import delay_s, stall_s
@@ -19,7 +18,7 @@ from solver.replanning.marginal_value import delay_s, stall_s
 CELLS = 128  # of equally many tokens, in each of which the number of actors is constant
 
 
-def folded_busy_s(rule: SquareRootFold | DrainingFold, actors: int, problem: PlanningProblem) -> FloatArray | None:
+def folded_busy_s(rule: DrainingFold, actors: int, problem: PlanningProblem) -> FloatArray | None:
     """Return the (S, actors) seconds that actors are busy once they can decode, over the workload's scenarios.
 
     None where responses might wait for slots or KV memory, which this estimate does not know.
