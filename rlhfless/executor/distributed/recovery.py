@@ -1,7 +1,7 @@
 """Plans the rest of a step again when an actor is lost or slow: which actors take its responses, and which new ones start.
 
 Inputs: what a rule may see, a forecast of lengths, latency models and free GPUs. Output: a ``RecoveryPlan``. There are two ways
-to continue. Either the surviving actors take the responses over, as after a cut (``rlhfless.scheduling.receivers``), or
+to continue. Either the surviving actors take the responses over, as after a cut (``rlhfless.scheduling.rules``), or
 ``solver.plan`` plans them for a number of new actors. Each candidate is timed by the planning model together with
 all running work. The best one for the objective is chosen, including the time and cost spent so far.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import solver
-from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
+from rlhfless.scheduling.rules import ReceiverRoom, hand_over
 from solver.lengths.remaining import RemainingLengths
 from solver.model.admission import Admission
 from solver.model.cluster import Cluster

@@ -16,8 +16,7 @@ import solver
 from rlhfless.latency import load_profile
 from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.plan import ActorPlan, Plan, Prefill
-from solver.prefix_sharing.choose_prefixes import choose_prefixes
-from solver.prefix_sharing.costs_and_savings import PrefixCosts
+from solver.prefix_sharing.choose_prefixes import PrefixCosts, choose_prefixes
 from solver.prefix_sharing.deduplicate import computations, deduplicate
 from solver.prefix_sharing.placement import place
 from solver.prefix_sharing.prefix_tree import PrefixTree
