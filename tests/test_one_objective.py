@@ -19,9 +19,9 @@ from rlhfless.report.simulated import best_policies
 from rlhfless.report.study import GIVEN_BACK
 from rlhfless.run import Run
 from rlhfless.run.loading import load
-from rlhfless.scheduling.fold import Fold
+from rlhfless.scheduling.assignments import Spread
 from rlhfless.scheduling.policy import PlanningOptions
-from rlhfless.scheduling.round_robin import Spread
+from rlhfless.scheduling.rules import Fold
 from rlhfless.simulate.whole_steps.lever_tables import lever_savings
 from rlhfless.training.config.scheduling import PlannerConfig
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, PlanningProblem, Workload, evaluate

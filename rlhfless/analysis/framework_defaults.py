@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlhfless.errors import InputError
 from rlhfless.scheduling import SchedulingPolicy
-from rlhfless.scheduling.baselines import LeastLoaded, Static
+from rlhfless.scheduling.assignments import LeastLoaded, Static
 
 DISPATCHES = ("static", "least-loaded")
 """Scheduling policies that need no predictions: equal chunks of the given order, and fewest responses in flight.

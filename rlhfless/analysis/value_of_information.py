@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.executor import run_step
-from rlhfless.predict.sharpness import SDS, noisy_lengths, prompt_lengths, prompt_means
+from rlhfless.predict.from_truth import SDS, noisy_lengths, prompt_lengths, prompt_means
 from rlhfless.scheduling import SchedulingPolicy, make_policy, policy_names
 from rlhfless.simulate import LoggedStep, SimulationConfig
 from rlhfless.simulate.run import engines_of, links_of

@@ -33,7 +33,7 @@ import pandas as pd
 
 from rlhfless.diagnosis.numbers import counted, digits
 from rlhfless.errors import InputError
-from rlhfless.latency.prices import PriceError, list_prices, usd_per_gpu_hour
+from rlhfless.latency.gpus import PriceError, list_prices, usd_per_gpu_hour
 from rlhfless.latency.profile import list_profiles, load_profile, read_profile
 
 if TYPE_CHECKING:

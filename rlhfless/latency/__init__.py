@@ -5,9 +5,8 @@ from rlhfless.latency.call_tables import list_call_kinds, load_call_tables
 from rlhfless.latency.calls import CallTable
 from rlhfless.latency.effects import Effects, Outages, StartDelays, Stragglers
 from rlhfless.latency.gpu_pools import mixed_pools
-from rlhfless.latency.gpus import Gpu, GpuError, gpu, list_gpus, weights_floor_ms
+from rlhfless.latency.gpus import Gpu, GpuError, PriceError, gpu, list_gpus, list_prices, usd_per_gpu_hour, weights_floor_ms
 from rlhfless.latency.own_kind import profile_like
-from rlhfless.latency.prices import PriceError, list_prices, usd_per_gpu_hour
 from rlhfless.latency.profile import (
     ProfileError,
     list_profiles,

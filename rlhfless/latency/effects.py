@@ -8,15 +8,14 @@ larger value never makes an actor faster. A ``slowdown`` of 0 returns the very l
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral
 
 import numpy as np
 
+from rlhfless.latency.scaling import RUNNING, scaled
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
-from solver.model.iteration_table import IterationTable
 from solver.model.latency import LatencyModel
-from solver.model.workload import FloatArray
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -45,7 +44,7 @@ class Stragglers:
 
     def applied(self, latency: LatencyModel, draw: np.random.Generator) -> LatencyModel:
         """Return the latency model of the actor that ``draw`` belongs to."""
-        return slowed(latency, 1 + self.slowdown) if draw.random() < self.share else latency
+        return scaled(latency, 1 + self.slowdown, RUNNING) if draw.random() < self.share else latency
 
 
 @dataclass(frozen=True)
@@ -164,15 +163,3 @@ class Effects:
         straggling, starting, failing = ([0, actor], [1, actor, self.step], [2, actor, self.step])
         streams = [np.random.default_rng([self.seed, *stream_key]) for stream_key in (straggling, starting, failing)]
         return streams[0], streams[1], streams[2]
-
-
-def slowed(latency: LatencyModel, factor: float) -> LatencyModel:
-    """Return the latency model of the same actor with every iteration, prefill and join taking ``factor`` times as long."""
-    if factor == 1:
-        return latency
-    names = ("base_s", "per_response_s", "per_kv_token_s", "join_s", "prefill_base_s", "prefill_per_token_s")
-    table, times = latency.table, {name: getattr(latency, name) * factor for name in names}
-    if table is not None:
-        iteration_s: FloatArray = table.iteration_s * factor
-        table = IterationTable(table.batch, table.context_tokens, iteration_s)
-    return replace(latency, table=table, **times)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlhfless.latency.gpus import NODE_GPUS
-from rlhfless.latency.prices import usd_per_gpu_hour
+from rlhfless.latency.gpus import NODE_GPUS, usd_per_gpu_hour
 from rlhfless.latency.profile import ProfileError, load_profile
 from solver.model.cluster import Cluster, GpuPool, MixedCluster
 from solver.model.latency import LatencyModel

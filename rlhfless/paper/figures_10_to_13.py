@@ -21,7 +21,7 @@ from rlhfless.paper.workloads import GSM8K_LENGTHS, LengthHistory, Sources, mode
 from rlhfless.plots import plot_waterfall
 from rlhfless.plots.palette import BOUND, GREY, ORANGE, PURPLE
 from rlhfless.scheduling import SchedulingPolicy, make_policy
-from rlhfless.scheduling.baselines import Random, Static
+from rlhfless.scheduling.assignments import Random, Static
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from rlhfless.trace import Trace, allocation_metrics
 from solver.bounds.headroom import share_of_headroom, summed_bounds

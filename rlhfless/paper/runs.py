@@ -39,16 +39,17 @@ from rlhfless.paper.machine import KEPT_PER_DOUBLING, Machine
 from rlhfless.paper.workloads import LengthHistory, Sources
 from rlhfless.plots.palette import BOUND, POLICY_STYLES, PURPLE
 from rlhfless.predict import EwmaPredictor, Predictor
-from rlhfless.scheduling import SchedulingPolicy, make_policy
-from rlhfless.scheduling.baselines import Static
+from rlhfless.scheduling import PlanningOptions, SchedulingPolicy, make_policy
+from rlhfless.scheduling.assignments import Static
 from rlhfless.scheduling.rlhfuse import RLHFuse
-from rlhfless.scheduling.timed import TimedPolicy
 from rlhfless.simulate import Comparison, SimulationConfig, logged_steps, simulate
 from rlhfless.trace import Trace
 from rlhfless.trace.storage import write_parquet
 from solver.bounds.bound import Bound, Curve
 from solver.bounds.headroom import share_of_headroom, summed_bounds
 from solver.model.objective import NonGenerationPhases, Objective
+from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 
 WEIGHT = 0.7  # lambda of the paper, and of our objective
 SCOPES = ("step", "generation")
@@ -58,6 +59,35 @@ POLICIES = (
 ELASTIC = {"elastic": 1.0, "elastic-90": KEPT_PER_DOUBLING}
 """Elastic naive: the naive system's generation, whose actors give their GPUs back when it is over, then preparation and
 learning on all GPUs. Name to what each GPU keeps of its work per doubling of the learner's GPUs (``Machine.on_all_gpus``)."""
+
+
+@dataclass
+class TimedPolicy:
+    """Records the CPU seconds that a policy's plans take; a busy machine changes them less than elapsed seconds.
+
+    Attributes:
+        cpu_s: one entry per plan.
+    """
+
+    base: SchedulingPolicy
+    cpu_s: list[float] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The name of the wrapped policy."""
+        return self.base.name
+
+    @property
+    def clairvoyant(self) -> bool:
+        """Whether the wrapped policy plans with true lengths."""
+        return self.base.clairvoyant
+
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
+        """See ``SchedulingPolicy``."""
+        began = time.process_time()
+        plan = self.base.plan(problem, options)
+        self.cpu_s.append(time.process_time() - began)
+        return plan
 
 
 def _like(policy: str, label: str, symbol: str = "", colour: str = "") -> Look:

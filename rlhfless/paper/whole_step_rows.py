@@ -13,7 +13,7 @@ import numpy as np
 
 from rlhfless.paper.machine import Machine
 from rlhfless.paper.runs import WEIGHT
-from rlhfless.scheduling.baselines import Static
+from rlhfless.scheduling.assignments import Static
 from rlhfless.simulate import STRONG, WEAK, DrawnDrafts, LoggedStep, SimulationConfig, WholeStep
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps import published

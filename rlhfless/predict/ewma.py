@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from rlhfless.predict.errors import PredictionError
+from rlhfless.predict.checks import PredictionError
 from rlhfless.predict.predictor import Predictor, PromptHistory
 
 

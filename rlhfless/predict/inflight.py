@@ -1,7 +1,7 @@
 """Predicts response lengths and updates the forecast while responses are decoded, from tokens and siblings.
 
 Before a step, lengths are predicted from each prompt's last visit, corrected for the drift of lengths since then. The
-arithmetic of a running step is in ``group_posterior.py``.
+arithmetic of a running step is in ``length_model.py``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Self
 import numpy as np
 import pandas as pd
 
-from rlhfless.predict.group_posterior import InFlightLengths, Siblings
-from rlhfless.predict.length_variance import LengthModelParameters, scatter_of
+from rlhfless.predict.length_model import InFlightLengths, LengthModelParameters, Siblings, scatter_of
 from rlhfless.predict.predictor import Predictor, PromptHistory
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
@@ -35,7 +34,7 @@ class InFlightPredictor(Predictor):
     prediction moves by more than a factor of 4.
 
     During a step it computes the distribution of every running response's length, conditional on its tokens so far, on finished
-    and running responses to the same prompt, and on how this step's lengths differ from the history (``group_posterior.py``).
+    and running responses to the same prompt, and on how this step's lengths differ from the history (``length_model.py``).
     Times are not used: responses of the history are assumed to have decoded at the same speed.
     """
 

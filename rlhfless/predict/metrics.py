@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlhfless.predict.censoring import FloatArray
-from rlhfless.predict.errors import PredictionError
+from rlhfless.predict.checks import PredictionError
 from solver.model.ordered_sums import dot
+from solver.model.workload import FloatArray
 
 CLOSE_TOKENS = 100
 

@@ -1,4 +1,4 @@
-"""Base class of response-length predictors: input checks, and the forms of a prediction (forecast, values, samples, quantiles).
+"""Base class of response-length predictors: input checks, and the forms of a prediction (forecast, values, samples).
 
 A subclass computes predictions in ``_learned``; this class spreads scenarios around them. Randomness comes from a given seed
 only.
@@ -14,17 +14,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from rlhfless.predict.censoring import FloatArray, expected_tokens
-from rlhfless.predict.errors import PredictionError
-from rlhfless.predict.validation import NEEDED, check_draws, check_limit, check_rollouts, lengths_of, levels_of
+from rlhfless.predict.checks import NEEDED, PredictionError, check_draws, check_limit, check_rollouts, lengths_of
 from solver.lengths.forecast import LengthForecast
 from solver.lengths.remaining import RemainingLengths
+from solver.lengths.survival import kaplan_meier
 from solver.model.plurals import counted
-from solver.model.workload import Workload
+from solver.model.workload import FloatArray, Workload
 
 USED = (*NEEDED, "step", "finish_reason", "run")
 PROVED = 30  # responses from which on the errors of forecasts count as known
-QUANTILE_SCENARIOS = 400  # that quantiles are taken over
 
 
 class PromptHistory(NamedTuple):
@@ -43,7 +41,7 @@ class Predictor(ABC):
     """Learns from rollouts of earlier steps of one run, and predicts the responses of the next step.
 
     Responses that ended by ``length`` or were aborted are lower bounds: they count with their expected length under the
-    requested response limit (``censoring.py``). An unknown finish reason counts as complete.
+    requested response limit (``expected_tokens``). An unknown finish reason counts as complete.
 
     A prompt without history is predicted by the length of its reference answer. Without one it is the median of all expected
     lengths of the history, and without any history half of the response limit. No prediction exceeds the response limit.
@@ -171,31 +169,6 @@ class Predictor(ABC):
             sampled = rng.choice(self._visits(max_response_tokens).expected, size=shape)
         return np.asarray(np.clip(np.ceil(sampled), 1, max_response_tokens), dtype=float)
 
-    def quantiles(
-        self,
-        prompt_ids: Sequence[Any],
-        levels: ArrayLike,
-        reference_answer_tokens: Mapping[str, int] | None = None,
-        *,
-        max_response_tokens: int,
-        seed: int = 0,
-    ) -> FloatArray:
-        """Return (Q, P) quantiles of a response to each prompt, at (Q,) levels from 0 to 1, over scenarios drawn by ``sample``.
-
-        Raises:
-            PredictionError: as ``sample``; or a level is not in 0..1.
-        """
-        at = levels_of(levels)
-        drawn = self.sample(
-            prompt_ids,
-            1,
-            reference_answer_tokens,
-            max_response_tokens=max_response_tokens,
-            scenarios=QUANTILE_SCENARIOS,
-            seed=seed,
-        )
-        return np.asarray(np.quantile(drawn, at, axis=0))
-
     def forecast(
         self,
         prompt_ids: Sequence[Any],
@@ -289,3 +262,39 @@ class Predictor(ABC):
     def _facts(self) -> str:
         """Parameters, for the repr."""
         return ""
+
+
+def expected_tokens(tokens: ArrayLike, complete: ArrayLike, max_response_tokens: float) -> FloatArray:
+    """Return each response's expected length under a response limit, where truncated ones are censored.
+
+    A response that ended by ``length`` or was aborted is right-censored: it would have been longer. The survival function of
+    the whole history (Kaplan-Meier, no parametric tail) says how much longer complete responses became that reached the same
+    length. Beyond the longest length of the history nothing is added (Efron's convention): a censored length then counts as it
+    is.
+
+    A complete length x gives min(x, limit). A length c that is a lower bound gives E[min(X, limit) | X > c], with the
+    survival function S of all lengths together: ``c + integral of S(u) / S(c) du from c to limit``.
+
+    Args:
+        tokens: (R,) lengths.
+        complete: (R,) bool, False where the length is a lower bound.
+        max_response_tokens: maximal length.
+
+    Returns:
+        (R,) tokens, never below min(tokens, max_response_tokens) and never above the limit.
+    """
+    length = np.asarray(tokens, dtype=float)
+    whole = np.asarray(complete, dtype=bool)
+    expected: FloatArray = np.minimum(length, max_response_tokens)
+    if whole.all():
+        return expected
+    at = np.unique(length)
+    survival = kaplan_meier(length, whole, at)
+    # tail[j] = integral of S from at[j] to the limit; S is survival[j] on [at[j], at[j + 1])
+    edges = np.minimum(at, max_response_tokens)
+    tail = np.concatenate([np.cumsum((survival[:-1] * np.diff(edges))[::-1])[::-1], [0.0]])
+    j = np.searchsorted(at, length[~whole])
+    open_ended = survival[j] > 0
+    residual = np.divide(tail[j], survival[j], out=np.zeros(len(j)), where=open_ended)
+    expected[~whole] = np.minimum(expected[~whole] + residual, max_response_tokens)
+    return expected

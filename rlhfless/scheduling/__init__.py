@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rlhfless.scheduling.baselines import LeastLoaded, Random, Static
-from rlhfless.scheduling.chunks import EqualChunks
-from rlhfless.scheduling.fold import Fold
-from rlhfless.scheduling.fold_draining import DrainingFold
-from rlhfless.scheduling.function_policy import FunctionPolicy, PolicyFunction
-from rlhfless.scheduling.number_partitioning import KarmarkarKarp, LongestFirst
-from rlhfless.scheduling.policy import PlanningOptions, PolicyError, SchedulingPolicy
+from rlhfless.scheduling.assignments import (
+    LeastLoaded,
+    Random,
+    SplitPrompts,
+    Spread,
+    Static,
+    balanced_ranks,
+    equal_chunks,
+    longest_first,
+)
+from rlhfless.scheduling.policy import FunctionPolicy, PlanningOptions, PolicyError, PolicyFunction, SchedulingPolicy
 from rlhfless.scheduling.policy_table import GROUPS, POLICY_TABLE, PolicyInfo, policies, policy_names
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
-from rlhfless.scheduling.rlhfless import RLHFless, WithLocalCut
+from rlhfless.scheduling.rlhfless import RLHFless
 from rlhfless.scheduling.rlhfuse import RLHFuse
-from rlhfless.scheduling.round_robin import Spread
+from rlhfless.scheduling.rules import Fold, WithLocalCut
 from rlhfless.scheduling.solver import Solver
 from rlhfless.scheduling.speculative import FIXED, Speculative, fixed_length
 from solver.model.drafting import Drafting
@@ -50,21 +54,21 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
         "random": Random,
         "random+tau": lambda: WithLocalCut(tau),
         "least-loaded": LeastLoaded,
-        "karmarkar-karp": KarmarkarKarp,
-        "lpt": LongestFirst,
-        "trl": EqualChunks,
+        "karmarkar-karp": lambda: SplitPrompts("karmarkar-karp", balanced_ranks),
+        "lpt": lambda: SplitPrompts("lpt", longest_first),
+        "trl": lambda: SplitPrompts("trl", equal_chunks),
         "rlhfuse": lambda: RLHFuse(actors=static_actors),
         "rlhfuse+stream": lambda: RLHFuse(actors=static_actors, name="rlhfuse+stream", fuse="learn"),
         "stream": lambda: RLHFuse(0.0, actors=static_actors, name="stream", fuse="learn"),
         "rlhfless": lambda: RLHFless(tau),
         "spread": Spread,
-        "fold": lambda: Fold(Spread(), rule=DrainingFold),
+        "fold": lambda: Fold(Spread()),
         "solver": Solver,
         "solver+replan": SolverReplan,
         "oracle": lambda: Solver("oracle", clairvoyant=True),
         "oracle+replan": OracleReplan,
         "spec": Speculative,
-        "spec+fold": lambda: Speculative(base=Fold(Spread(), rule=DrainingFold), name="spec+fold"),
+        "spec+fold": lambda: Speculative(base=Fold(Spread()), name="spec+fold"),
         "spec+critical": lambda: Speculative(Drafting(length="critical"), name="spec+critical"),
     }
     if name.startswith(FIXED):

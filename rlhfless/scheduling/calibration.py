@@ -1,4 +1,5 @@
-"""Calibrates the scenarios of a forecast: how far they lie from their mean follows how wrong earlier forecasts were.
+"""Calibrates the scenarios of a forecast: how far they lie from their mean follows how wrong earlier forecasts were. Also
+says in words how far lengths differ between prompts and within them, by these scenarios.
 
 Predictors state too little or too much uncertainty. Where earlier forecasts of the same predictor have proved how wrong they
 are (``LengthForecast.error_sd``), scenarios get exactly this spread. Where nothing has been proved, they count with ``STRESS``
@@ -11,6 +12,7 @@ must also do well in ``stressed`` scenarios, whose errors are larger.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -67,3 +69,47 @@ def _tokens(logs: FloatArray, workload: Workload) -> IntArray:
 def with_scenarios(problem: PlanningProblem, scenarios: IntArray) -> PlanningProblem:
     """Return the same problem with other scenarios."""
     return replace(problem, workload=replace(problem.workload, scenarios=scenarios))
+
+
+def spreads(workload: Workload) -> tuple[float, float]:
+    """Return the standard deviations of the logarithms of lengths between prompts and within them.
+
+    A forecast of prompts can tell responses of different prompts apart, never those of one prompt. So where lengths differ more
+    within prompts than between them, such a forecast explains at most half of the variance of their logarithms.
+
+    The two spreads are the variance components of the logarithms of lengths. Each prompt's draws are its responses in all
+    scenarios. *Within*: the variance of a prompt's draws, averaged over responses. *Between*: the variance of the prompts'
+    means, less what the draws' own spread adds to it.
+
+    Args:
+        workload: with at least two scenarios.
+    """
+    assert workload.scenarios is not None
+    logs, prompts = np.log(np.maximum(workload.scenarios, 1)), workload.prompt_of
+    scenarios, size = len(logs), np.bincount(prompts)
+    used = size > 0
+    draws = size[used] * scenarios
+    mean = np.bincount(prompts, logs.sum(axis=0))[used] / draws
+    squares = np.bincount(prompts, (logs**2).sum(axis=0))[used]
+    variance = np.maximum(squares - draws * mean**2, 0.0) / (draws - 1)
+    weight = size[used] / len(prompts)
+    within = float((variance * weight).sum())
+    between = float((weight * (mean - (weight * mean).sum()) ** 2).sum() - (weight * variance / draws).sum())
+    return math.sqrt(max(0.0, between)), math.sqrt(within)
+
+
+def spread_in_words(workload: Workload) -> str:
+    """Return a sentence where lengths differ more within prompts than between them; the empty text elsewhere, and
+    where responses of one prompt have different predictions, so that the forecast is not one of prompts."""
+    prompts, predicted = workload.prompt_of, workload.response_tokens
+    of_prompt = np.zeros(int(prompts.max()) + 1, dtype=predicted.dtype)
+    of_prompt[prompts] = predicted
+    if not np.array_equal(of_prompt[prompts], predicted):
+        return ""
+    between, within = spreads(workload)
+    if within <= between:
+        return ""
+    return (
+        f"Lengths differ at least as much within prompts as between them ({within:.2f} and {between:.2f}, standard deviations "
+        "of their logarithms), so a forecast that knows only the prompt explains at most half of this variance."
+    )

@@ -1,11 +1,13 @@
-"""The protocol of a scheduling policy: it turns a workload into a plan, with or without a runtime rule.
+"""The protocol of a scheduling policy: it turns a workload into a plan, with or without a runtime rule; options and errors.
 
 The types are those of the solver (problem, forecast, plan); engines, logs and results are not used here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Any, Protocol
 
 from rlhfless.errors import UserError
@@ -105,3 +107,74 @@ def check_inputs(problem: Any, options: Any) -> None:
         raise PlanningError(f"options is {as_given(options)}; a PlanningOptions is needed")
     if options.forecast is not None:
         options.forecast.check_size(len(problem.workload))
+
+
+PolicyFunction = Callable[[PlanningProblem, PlanningOptions], Plan]
+"""Returns the plan of one step; it plans with predicted lengths."""
+
+
+@dataclass(frozen=True)
+class FunctionPolicy:
+    """A policy made from a function ``(problem, options) -> Plan``.
+
+    Args:
+        function: returns a ``Plan``, as ``solver.random_split`` and ``solver.plan`` do.
+        name: name in plans, results and traces.
+        clairvoyant: the function gets the true lengths.
+
+    Raises:
+        PolicyError: the function cannot be called with these two arguments.
+    """
+
+    function: PolicyFunction
+    name: str
+    clairvoyant: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            takes = signature(self.function)
+        except ValueError:  # a function of C may not say what it takes
+            return
+        try:
+            takes.bind(None, None)
+        except TypeError:
+            raise PolicyError(f"policy {self.name!r} takes {takes}; a policy takes (problem, options)") from None
+
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
+        """See ``SchedulingPolicy``.
+
+        Raises:
+            PolicyError: the function returned no plan.
+        """
+        check_inputs(problem, options)
+        made = self.function(problem, options)
+        if not isinstance(made, Plan):
+            raise PolicyError(
+                f"policy {self.name!r} returned {as_given(made)}; a Plan is needed, such as solver.random_split's"
+            )
+        return replace(made, policy=self.name)
+
+
+@dataclass(frozen=True)
+class PlanningTime:
+    """Seconds of one step's planning, measured on this machine, and the part of it that delays generation.
+
+    A step can be planned as soon as the generation of the step before has ended: predictions are made from lengths known by
+    then. So planning overlaps preparation and learning of that step, and only what is left of it delays generation.
+
+    Attributes:
+        planning_s: of predicting and planning.
+        planning_delay_s: of these, by how many generation starts later.
+    """
+
+    planning_s: float
+    planning_delay_s: float
+
+    @classmethod
+    def overlapping(cls, planning_s: float, step_before_s: float) -> PlanningTime:
+        """Return the time of planning that overlaps the step before.
+
+        Args:
+            step_before_s: seconds that the step before prepares and learns after its generation; 0 for the first step.
+        """
+        return cls(planning_s, max(0.0, planning_s - step_before_s))

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhfless.scheduling.baselines import Static
+from rlhfless.scheduling.assignments import Static
 from rlhfless.scheduling.policy import PlanningOptions, PolicyError
-from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
+from rlhfless.scheduling.rules import ReceiverRoom, hand_over
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
 from solver.model.errors import PlanningError, as_given, is_number, is_whole

@@ -35,13 +35,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import solver
-from rlhfless.scheduling.calibration import calibrated, stressed, with_scenarios
-from rlhfless.scheduling.fold import Fold, SquareRootFold
+from rlhfless.scheduling.assignments import Spread
+from rlhfless.scheduling.calibration import calibrated, spread_in_words, stressed, with_scenarios
 from rlhfless.scheduling.fold_ahead import folded_busy_s
-from rlhfless.scheduling.fold_draining import DrainingFold
-from rlhfless.scheduling.length_spread import spread_in_words
 from rlhfless.scheduling.policy import PlanningOptions, check_inputs
-from rlhfless.scheduling.round_robin import Spread
+from rlhfless.scheduling.rules import DrainingFold, Fold
 from solver.generation.random_split import random_split
 from solver.lengths.held_out import held_out
 from solver.model.cluster import MixedCluster
@@ -265,14 +263,14 @@ def _fallbacks(problem: PlanningProblem, options: PlanningOptions, plans: Sequen
     split = random_split(problem, seed=options.seed)
     if problem.keep_together or problem.share_prefill or problem.release != "done":
         return [split]
-    folding = Fold(Spread(), rule=DrainingFold).plan(problem, options)
+    folding = Fold(Spread()).plan(problem, options)
     sized = len(folding.actors)
     most = min(problem.one_kind[0].max_actors, len(problem.workload), problem.max_actors or len(problem.workload))
     counts = {*range(sized - 1, sized + 1 + MORE_ACTORS), *(len(plan.actors) for plan in plans)}
     folded = {sized: folding}
     for n in sorted(counts - {sized}):
         if 1 < n <= most:
-            folded[n] = Fold(Spread(actors=n), rule=DrainingFold).plan(problem, options)
+            folded[n] = Fold(Spread(actors=n)).plan(problem, options)
     return [split, *(plan for n, plan in folded.items() if problem.needed_actors <= n <= most)]
 
 
@@ -312,7 +310,7 @@ def groups_of(plan: Plan) -> list[IntArray]:
 
 def step_of(plan: Plan, problem: PlanningProblem) -> tuple[FloatArray, FloatArray]:
     """Return (S,) time and cost of the whole step under a plan, with folding where the plan has that rule."""
-    if isinstance(plan.rule, SquareRootFold | DrainingFold):
+    if isinstance(plan.rule, DrainingFold):
         busy_s = folded_busy_s(plan.rule, len(plan.actors), problem)
         if busy_s is not None:
             return Pricing.of(problem).step_of(busy_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from rlhfless.scheduling.baselines import Random
+from rlhfless.scheduling.assignments import Random
 from rlhfless.scheduling.policy import PlanningOptions, PolicyError, SchedulingPolicy
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import MAX_DRAFT_TOKENS, Drafting

@@ -22,7 +22,7 @@ from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.executor.virtual.actors import EngineFactory
 from rlhfless.predict import Predictor
 from rlhfless.scheduling import FunctionPolicy, PolicyError, PolicyFunction, SchedulingPolicy, as_policy
-from rlhfless.scheduling.planning_time import PlanningTime
+from rlhfless.scheduling.policy import PlanningTime
 from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.simulate.comparison import Comparison
 from rlhfless.simulate.drafted_steps import drafted_engines

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhfless.scheduling.number_partitioning import largest_differencing
+from rlhfless.scheduling.assignments import largest_differencing
 from rlhfless.training import missing_torch
 
 try:

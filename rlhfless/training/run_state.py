@@ -18,7 +18,7 @@ import pandas as pd
 
 from rlhfless.errors import reason
 from rlhfless.executor import StepFailed, StepRecord
-from rlhfless.scheduling.planning_time import PlanningTime
+from rlhfless.scheduling.policy import PlanningTime
 from rlhfless.system.cleanup import clean_up
 from rlhfless.system.scratch_folders import OwnFolder
 from rlhfless.trace import Trace, TraceError, TraceWriter

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.executor import StepRecord
-from rlhfless.scheduling.planning_time import PlanningTime
+from rlhfless.scheduling.policy import PlanningTime
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
 from rlhfless.training.problem import RewardWarning

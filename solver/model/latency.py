@@ -8,7 +8,7 @@ charged by the table. Every response that joins in an iteration adds ``join_s`` 
 a constant per response, so loads of responses still add up.
 
 **Prefill.** With ``prefill="mixed"`` (vLLM, SGLang) prompts are fed in the iterations that decode, in chunks, so that no
-iteration feeds more than ``token_budget`` tokens. ``solver.timing.mixed_prefill`` has the rule. With ``prefill="separate"``
+iteration feeds more than ``token_budget`` tokens. ``solver.timing.batching`` has the rule. With ``prefill="separate"``
 (the torch engine) an iteration begins with a prefill call of its own for the responses that join, and P is 0.
 """
 

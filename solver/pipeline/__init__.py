@@ -5,13 +5,8 @@ memory and lower bounds on both. Searches run in plain Python. CP-SAT helps with
 inner loops.
 """
 
-from solver.pipeline.baselines import serial
-from solver.pipeline.executed import ExecutedPlan
-from solver.pipeline.fused import fused
-from solver.pipeline.operations import Operation
-from solver.pipeline.plan import PipelinePlan, SearchReport, evaluate_pipeline
-from solver.pipeline.problem import Chain, PipelineProblem
-from solver.pipeline.schedule import schedule_pipeline
+from solver.pipeline.plan import ExecutedPlan, PipelinePlan, SearchReport, evaluate_pipeline, schedule_pipeline, serial
+from solver.pipeline.problem import Chain, Operation, PipelineProblem, fused
 
 __all__ = [
     "Chain", "ExecutedPlan", "Operation", "PipelinePlan", "PipelineProblem", "SearchReport", "evaluate_pipeline", "fused",

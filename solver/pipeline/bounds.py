@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from solver.pipeline.operations import FORWARD, Operations
+from solver.pipeline.problem import FORWARD, Operations
 
 MOST_SUMS = 100_000
 

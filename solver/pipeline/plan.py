@@ -1,28 +1,166 @@
-"""Defines ``PipelinePlan``: the order of operations on every device, with latency, peak memory and the lower bounds of both.
+"""Plans of pipelines: the order of operations on every device, with latency, peak memory and the lower bounds of both.
 
-How a plan is found plays no part.
+``schedule_pipeline`` searches for the fastest schedule first, then for one with little memory that is as fast. ``serial`` is
+the schedule to compare with, and ``ExecutedPlan`` a plan with its measured times.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from solver.model.errors import PlanningError, as_given
+from numpy.typing import ArrayLike
+
+from solver.model.errors import PlanningError, as_given, is_number
 from solver.model.html_tables import facts_table
 from solver.pipeline.bounds import latency_bound, memory_bound
-from solver.pipeline.evaluate import PipelineTimes, evaluate_orders, held_memory
-from solver.pipeline.operations import Operation, Operations
-from solver.pipeline.plan_json import NUMBERS, PlanParts, parts_from_json, parts_to_json
-from solver.pipeline.problem import PipelineProblem, items
+from solver.pipeline.kernels import is_compiled
+from solver.pipeline.listing import (
+    ListScheduler,
+    Orders,
+    PipelineTimes,
+    Rule,
+    evaluate_orders,
+    held_memory,
+    one_at_a_time,
+    peaks,
+)
+from solver.pipeline.memory import MemorySearch
+from solver.pipeline.problem import Chain, Operation, Operations, PipelineProblem, items, whole
+from solver.pipeline.search import Work, earlier, find_fastest
 
 if TYPE_CHECKING:
     import pandas as pd
 
 OBJECTIVES = ("latency", "latency_then_memory", "memory_within")
+RULES_SHARE = 0.5  # of the time limit, for the fastest schedule by rules; compiled changes of orders have the rest
 TOLERANCE = 1e-9  # relative, of sums of activations
+
+FORMAT = "pipeline plan 1"
+NUMBERS = ("latency", "latency_bound", "peak_memory", "memory_bound")
+WRITTEN = re.compile(r"(\d+)([FBIW])(\d+)")  # an operation in JSON: chain, kind and stage, as in 0F3
+COLUMNS = ["operation", "chain", "stage", "micro_batch", "device"]  # of tables, that name an operation
+
+
+def schedule_pipeline(
+    problem: PipelineProblem,
+    memory: ArrayLike | None = None,
+    objective: str = "latency",
+    deadline: float | None = None,
+    time_limit_s: float = 5.0,
+    seed: int = 0,
+    workers: int = 1,
+) -> PipelinePlan:
+    """Return a schedule of a pipeline problem with the shortest latency found, and lower bounds on latency and memory.
+
+    Args:
+        memory: capacity of each device, or one number for all; the problem's when None. No plan exceeds it.
+        objective: ``latency``; ``latency_then_memory``: also minimise peak memory, without making the schedule slower;
+            ``memory_within``: minimise peak memory with a latency of at most ``deadline``.
+        deadline: latest latency, in the problem's time.
+        time_limit_s: of the search, in counted seconds of the reference machine, so that the plan is always the same.
+        seed: of random changes. workers: threads of CP-SAT, which take turns; one was fastest.
+
+    Raises:
+        PlanningError: an argument is out of range, the deadline is below the bound, or no schedule within it was found.
+
+    Example:
+        >>> from solver.pipeline import fused, schedule_pipeline
+        >>> plan = schedule_pipeline(fused(actor=(8, 5, 32), critic=(8, 2, 32)))
+        >>> plan.latency, plan.status
+        (702.0, 'optimal')
+    """
+    if not isinstance(problem, PipelineProblem):
+        raise PlanningError(f"problem is {as_given(problem)}; a PipelineProblem is needed")
+    if not isinstance(objective, str) or objective not in OBJECTIVES:
+        raise PlanningError(f"objective is {as_given(objective)}; choose one of {', '.join(OBJECTIVES)}")
+    if not is_number(time_limit_s, 0):
+        raise PlanningError(f"time_limit_s is {as_given(time_limit_s)}; a finite number of seconds of 0 or more is needed")
+    whole("seed", seed, 0)
+    whole("workers", workers, 1)
+    problem = problem if memory is None else problem.with_memory(memory)
+    ops = Operations.of(problem)
+    bound = latency_bound(ops)
+    latest = _latest(deadline, objective, bound, ops.unit)
+    goal = bound if objective != "memory_within" else max(bound, latest)
+    work = Work(time_limit_s * (RULES_SHARE if is_compiled((1 - RULES_SHARE) * time_limit_s) else 1.0))
+    found = find_fastest(problem, work, int(seed), goal)
+    work.most_s = time_limit_s
+    orders = earlier(ops, found.orders if found.latency is not None else one_at_a_time(ops), goal, work, int(seed))
+    latency_s, compiled, stopped = work.spent_s, False, work.over
+    if objective != "latency" and not work.over:
+        latest = max(latest, evaluate_orders(ops, orders).latency)
+        lower = MemorySearch(ops, orders, latest, work, int(seed), int(workers))
+        lower.run()
+        orders, compiled, stopped = lower.orders, lower.compiled, not lower.finished
+    report = SearchReport(objective, float(time_limit_s), latency_s, work.spent_s - latency_s, compiled, stopped)
+    plan = _judged(problem, ops, orders, report)
+    if deadline is not None and plan.latency > deadline:
+        raise PlanningError(
+            f"no schedule within the deadline of {deadline:g} was found in {time_limit_s:g} s; the bound is "
+            f"{plan.latency_bound:g} and the best schedule takes {plan.latency:g}"
+        )
+    return plan
+
+
+def _latest(deadline: float | None, objective: str, bound: int, unit: float) -> int:
+    """Return the deadline in units of time; the bound where there is none."""
+    if deadline is None:
+        if objective == "memory_within":
+            raise PlanningError("objective memory_within needs a deadline; give the latest latency")
+        return bound
+    if not is_number(deadline, 0):
+        raise PlanningError(f"deadline is {as_given(deadline)}; a finite number is needed")
+    latest = math.floor(deadline / unit * (1 + 1e-12))
+    if latest < bound:
+        raise PlanningError(f"the deadline is {deadline:g}, but no schedule ends before {bound * unit:g}; give at least that")
+    return latest
+
+
+def serial(problem: PipelineProblem) -> PipelinePlan:
+    """Return the schedule that runs one chain after the other with 1F1B, as trainers without fusion do.
+
+    A stage runs a backward pass as soon as it can. Stage s of S has at most S - s micro-batches in flight, the least that keeps
+    equal stages busy. A device begins the next chain as soon as it has finished the one before. Chains on other devices run at
+    the same time.
+
+    Raises:
+        PlanningError: too little memory for this schedule.
+
+    Example:
+        >>> from solver.pipeline import Chain, PipelineProblem, serial
+        >>> serial(PipelineProblem([Chain("actor", range(4), 8, forward=1, backward=2)])).latency
+        33.0
+    """
+    ops = Operations.of(problem)
+    orders: Orders = [[] for _ in ops.on_device]
+    for chain in range(len(problem.chains)):
+        for order, more in zip(orders, _one_forward_one_backward(problem, ops, chain), strict=True):
+            order += more
+    if ops.memory is not None:
+        for d, (most, limit) in enumerate(zip(peaks(ops, orders), ops.memory, strict=True)):
+            if most > limit * (1 + 1e-12):
+                raise PlanningError(
+                    f"1F1B holds {most:g} on device {d}, whose memory is {limit:g}; at least {most:g} is needed"
+                )
+    return _judged(problem, ops, orders, SearchReport())
+
+
+def _one_forward_one_backward(problem: PipelineProblem, ops: Operations, chain: int) -> Orders:
+    """Return the 1F1B orders of a chain as if it were alone, in types of the whole problem."""
+    alone = Operations.of(replace(problem, chains=(problem.chains[chain],), memory=None))
+    stages = problem.chains[chain].stages
+    rule = Rule([0] * len(alone), [-float(head) for head in alone.heads], [stages - op.stage for op in alone.types])
+    scheduler = ListScheduler(alone)
+    latency = scheduler.schedule(rule)
+    assert latency is not None, "1F1B has no limit that blocks it: every stage may hold one micro-batch"
+    number = {op: i for i, op in enumerate(ops.types)}
+    return [[number[alone.types[i]._replace(chain=chain)] for i in order] for order in scheduler.orders()]
 
 
 @dataclass(frozen=True)
@@ -152,8 +290,10 @@ class PipelinePlan:
 
     def to_json(self) -> str:
         """Return the plan as JSON; ``from_json`` restores it bit for bit."""
+        orders = [" ".join(f"{op.chain}{op.kind}{op.stage}" for op in order) for order in self.orders]
         numbers = {name: getattr(self, name) for name in NUMBERS}
-        return parts_to_json(PlanParts(self.problem, self.orders, numbers, asdict(self.search)))
+        search = asdict(self.search)
+        return json.dumps({"format": FORMAT, "problem": asdict(self.problem), **numbers, "search": search, "orders": orders})
 
     @classmethod
     def from_json(cls, text: str) -> PipelinePlan:
@@ -162,22 +302,34 @@ class PipelinePlan:
         Raises:
             PlanningError: the text is no such plan, or its numbers are not those of its orders.
         """
-        parts = parts_from_json(text)
-        plan = evaluate_pipeline(parts.problem, parts.orders)
-        for name in ("latency", "latency_bound", "peak_memory"):
-            if getattr(plan, name) != parts.numbers[name]:
+        try:
+            found = json.loads(text)
+            if (format := found["format"]) != FORMAT:
+                if not re.fullmatch(r"pipeline plan \d+", str(format)):
+                    raise KeyError
                 raise PlanningError(
-                    f"the plan says {name} {parts.numbers[name]:g}, but its orders give {getattr(plan, name):g}"
+                    f"the text is {format!r}, and this version reads {FORMAT!r}; use the version of RLHFless that wrote it"
                 )
-        if not plan.memory_bound <= parts.numbers["memory_bound"] <= plan.peak_memory * (1 + TOLERANCE):
+            numbers = {name: float(found[name]) for name in NUMBERS}
+            problem, search = _problem_of(found["problem"]), dict(found["search"])
+            orders = [_order_of(line) for line in found["orders"]]
+        except PlanningError:
+            raise
+        except (TypeError, KeyError, ValueError, AttributeError):
+            raise PlanningError("the text is not a pipeline plan; the JSON of PipelinePlan.to_json is needed") from None
+        plan = evaluate_pipeline(problem, orders)
+        for name in ("latency", "latency_bound", "peak_memory"):
+            if getattr(plan, name) != numbers[name]:
+                raise PlanningError(f"the plan says {name} {numbers[name]:g}, but its orders give {getattr(plan, name):g}")
+        if not plan.memory_bound <= numbers["memory_bound"] <= plan.peak_memory * (1 + TOLERANCE):
             raise PlanningError(
-                f"the plan says memory_bound {parts.numbers['memory_bound']:g}; {plan.memory_bound:g} to {plan.peak_memory:g} "
+                f"the plan says memory_bound {numbers['memory_bound']:g}; {plan.memory_bound:g} to {plan.peak_memory:g} "
                 "is possible"
             )
         known = {one.name for one in fields(SearchReport)}
-        if set(parts.search) != known:
+        if set(search) != known:
             raise PlanningError(f"the plan's search has other fields than {', '.join(sorted(known))}; those are needed")
-        return cls(parts.problem, plan.orders, search=SearchReport(**parts.search), **parts.numbers)
+        return cls(problem, plan.orders, search=SearchReport(**search), **numbers)
 
     def __repr__(self) -> str:
         return "PipelinePlan(" + ", ".join(f"{name}: {value}" for name, value in self._facts()) + ")"
@@ -214,22 +366,15 @@ def evaluate_pipeline(problem: PipelineProblem, orders: Sequence[Sequence[Sequen
         PlanningError: an operation is unknown, missing, doubled or on another device, or operations wait for each other.
     """
     ops = Operations.of(problem)
-    return judged(problem, _numbered(ops, orders), SearchReport())
+    return _judged(problem, ops, _numbered(ops, orders), SearchReport())
 
 
-def judged(
-    problem: PipelineProblem, orders: Sequence[Sequence[int]], search: SearchReport, proven_memory: float = 0.0
-) -> PipelinePlan:
-    """Return the plan of orders in numbers of types, with its bounds.
-
-    Args:
-        proven_memory: bound on memory at this latency that a search has proven, 0 for none.
-    """
-    ops = Operations.of(problem)
+def _judged(problem: PipelineProblem, ops: Operations, orders: Orders, search: SearchReport) -> PipelinePlan:
+    """Return the plan of orders in numbers of types, with its bounds."""
     times = evaluate_orders(ops, orders)
-    bounds = latency_bound(ops) * ops.unit, max(proven_memory, memory_bound(ops, times.latency))
     named = tuple(tuple(ops.types[i] for i in order) for order in orders)
-    return PipelinePlan(problem, named, times.latency * ops.unit, bounds[0], times.peak_memory, bounds[1], search)
+    latency, bound = times.latency * ops.unit, latency_bound(ops) * ops.unit
+    return PipelinePlan(problem, named, latency, bound, times.peak_memory, memory_bound(ops, times.latency), search)
 
 
 def _numbered(ops: Operations, orders: Sequence[Sequence[Sequence[object]]]) -> list[list[int]]:
@@ -248,3 +393,75 @@ def _numbered(ops: Operations, orders: Sequence[Sequence[Sequence[object]]]) -> 
                 ) from None
         found.append(row)
     return found
+
+
+def _problem_of(found: dict[str, Any]) -> PipelineProblem:
+    chains = [Chain(**chain) for chain in found["chains"]]
+    options = {name: found[name] for name in ("transfer", "memory", "split_backward", "kept_for_weights")}
+    return PipelineProblem(chains, found["devices"], **options)
+
+
+def _order_of(line: str) -> list[Operation]:
+    found = [WRITTEN.fullmatch(word) for word in line.split()]
+    return [Operation(int(match[1]), match[2], int(match[3])) for match in found]  # type: ignore[index]
+
+
+@dataclass(frozen=True, eq=False)
+class ExecutedPlan:
+    """The measured times of a plan's operations; has what ``rlhfless.plots.plot_pipeline`` draws of a plan.
+
+    Args:
+        plan: what was executed.
+        passes: one row per operation: ``operation, chain, stage, micro_batch, device`` as in ``PipelinePlan.table``, and
+            ``start``, ``end`` in seconds.
+        unit_s: seconds of one unit of the plan's time.
+
+    Raises:
+        PlanningError: the operations are others than the plan's, or ``unit_s`` is not above 0.
+    """
+
+    plan: PipelinePlan
+    passes: pd.DataFrame
+    unit_s: float
+
+    def __post_init__(self) -> None:
+        if not is_number(self.unit_s, 0) or self.unit_s == 0:
+            raise PlanningError(f"unit_s is {as_given(self.unit_s)}; a number above 0 is needed")
+        ours, theirs = (set(rows[COLUMNS].itertuples(index=False, name=None)) for rows in (self.passes, self.plan.table()))
+        if ours != theirs or len(self.passes) != len(theirs):
+            raise PlanningError(
+                f"passes has {len(self.passes)} rows, but the plan has {len(theirs)} operations; each is needed once"
+            )
+
+    @property
+    def problem(self) -> PipelineProblem:
+        """What the plan schedules."""
+        return self.plan.problem
+
+    @property
+    def latency(self) -> float:
+        """When the last operation ended, in the plan's time."""
+        return float(self.passes["end"].max()) / self.unit_s
+
+    @property
+    def latency_bound(self) -> float:
+        """The plan's."""
+        return self.plan.latency_bound
+
+    @property
+    def peak_memory(self) -> float:
+        """The plan's, as devices kept its order."""
+        return self.plan.peak_memory
+
+    @property
+    def memory_bound(self) -> float:
+        """The plan's."""
+        return self.plan.memory_bound
+
+    def table(self) -> pd.DataFrame:
+        """Return ``PipelinePlan.table`` with the measured ``start`` and ``end``, in the plan's time."""
+        measured = self.passes[[*COLUMNS, "start", "end"]].assign(
+            start=self.passes["start"] / self.unit_s, end=self.passes["end"] / self.unit_s
+        )
+        merged = measured.merge(self.plan.table()[[*COLUMNS, "memory"]], on=COLUMNS)
+        return merged.sort_values(["start", "device"], kind="stable", ignore_index=True)

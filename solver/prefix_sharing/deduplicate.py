@@ -17,17 +17,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError, check_flags
 from solver.model.latency import LatencyModel
 from solver.model.offers import latency_of
 from solver.model.plan import ActorPlan, Plan, check_plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import IntArray, Workload
-from solver.prefix_sharing.choose_prefixes import choose_prefixes
-from solver.prefix_sharing.costs_and_savings import PrefixChoice, PrefixCosts
-from solver.prefix_sharing.kv_transfer import bandwidth_bytes_per_s, pool_of_node, transfer_coefficients
-from solver.prefix_sharing.placement import Placement, check_learner_node, place, retimed
+from solver.prefix_sharing.choose_prefixes import PrefixChoice, PrefixCosts, choose_prefixes
+from solver.prefix_sharing.placement import (
+    Placement,
+    bandwidth_bytes_per_s,
+    check_nodes,
+    nodes_of,
+    place,
+    retimed,
+    transfer_coefficients,
+)
 from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.timing.build_plan import timed
 from solver.timing.evaluate import cached_tokens, evaluate
@@ -102,10 +107,8 @@ def deduplicate(
     share_in_actors: bool = True,
     prefill_actor: bool = True,
     capacity_tokens: int | None = None,
-    max_batch: int | None = None,
     learner_node: int | None = None,
     prefill_latency: LatencyModel | None = None,
-    streamed: bool = True,
     late_start: bool = False,
 ) -> Deduplication:
     """Return the plan with deduplicated prefill, or unchanged if that does not pay.
@@ -116,8 +119,8 @@ def deduplicate(
             by less is better than one that misses it by more.
         token_ids: the P prompts, so that prefixes shared by prompts count; None when only their lengths are known.
         share_in_actors: allow samples of a prompt on one actor to share its prefill. prefill_actor: allow a prefill actor.
-        capacity_tokens: KV tokens that it holds; None takes what the latency model says. max_batch: most prefixes of it.
-        learner_node, prefill_latency, streamed, late_start: see ``solver.prefix_sharing.placement.place``.
+        capacity_tokens: KV tokens that it holds; None takes what the latency model says.
+        learner_node, prefill_latency, late_start: see ``solver.prefix_sharing.placement.place``.
 
     A prefill actor is considered only if its net saving in actor-seconds is above 0; its own seconds count on GPUs of its own
     only.
@@ -128,9 +131,9 @@ def deduplicate(
     """
     check_plan(plan)
     check_problem(problem)
-    workload, cluster, latency = problem.workload, problem.cluster, problem.latency
-    check_learner_node(cluster, learner_node)
-    check_flags(share_in_actors=share_in_actors, prefill_actor=prefill_actor, streamed=streamed, late_start=late_start)
+    workload = problem.workload
+    check_nodes(problem.cluster, plan.actors, learner_node)
+    check_flags(share_in_actors=share_in_actors, prefill_actor=prefill_actor, late_start=late_start)
     if plan.prefill or any(a.prefixes or not a.responses for a in plan.actors):
         raise PlanningError("the plan already has a prefill actor; give the plan before deduplication")
     if np.any(workload.generated_tokens > 0):
@@ -144,13 +147,13 @@ def deduplicate(
     best, how, tokens_after = sharing, "shared in actors", _prefill_tokens(sharing, workload)
     if tokens_after == tokens_before or step_key(sharing, problem) > step_key(unchanged, problem):
         best, how, tokens_after = unchanged, "none", tokens_before
-    options = {"tree": tree, "learner_node": learner_node, "prefill_latency": prefill_latency,
-               "streamed": streamed, "late_start": late_start}  # fmt: skip
-    models = [latency_of(latency, a.kind, len(a.gpu_ids)) for a in plan.actors]
+    models = [latency_of(problem.latency, a.kind, len(a.gpu_ids)) for a in plan.actors]
     prefill_model = prefill_latency or models[int(np.argmax([a.predicted_s for a in unchanged.actors]))]
     capacity = prefill_model.kv_capacity_tokens if capacity_tokens is None else capacity_tokens
     source = sharing.actors[0].node if learner_node is None else learner_node  # a guess without a learner; place() times it
-    transfers = np.array([_transfer_between(cluster, source, a.node, m) for a, m in zip(plan.actors, models, strict=True)])
+    nodes = nodes_of(problem.cluster)
+    speeds = [bandwidth_bytes_per_s(nodes[source].pool, nodes[a.node].pool, source == a.node) for a in plan.actors]
+    transfers = np.array([transfer_coefficients(m, speed) for m, speed in zip(models, speeds, strict=True)])
     # The learner's GPUs are allocated in any case, and their prefill overlaps the start of the actors. Actors that wait for it
     # cost time, which `place` counts.
     prefill_s = (prefill_model.prefill_base_s, prefill_model.prefill_per_token_s) if learner_node is None else (0.0, 0.0)
@@ -158,12 +161,15 @@ def deduplicate(
     counts = computations(sharing, workload)
 
     def choose(capacity_tokens: int) -> PrefixChoice:
-        return choose_prefixes(tree, counts, costs, capacity_tokens=capacity_tokens, max_batch=max_batch)
+        return choose_prefixes(tree, counts, costs, capacity_tokens=capacity_tokens)
 
     choice = candidate = choose(capacity if prefill_actor else 0)
     placement, last_key = None, (np.inf, np.inf)
     while candidate.net_s > 0:
-        placed = place(_with_prefixes(sharing, candidate.prefix_tokens), problem, **options)  # type: ignore[arg-type]
+        placed = place(
+            _with_prefixes(sharing, candidate.prefix_tokens), problem, tree=tree, learner_node=learner_node,
+            prefill_latency=prefill_latency, late_start=late_start,
+        )  # fmt: skip
         key = step_key(placed.plan, problem)
         if key < step_key(best, problem):
             best, how, choice, placement = placed.plan, "prefill actor", candidate, placed
@@ -176,12 +182,6 @@ def deduplicate(
     notes = {**plan.notes, "prefill": {"how": how, "tokens_before": tokens_before, "tokens_after": tokens_after}}
     deduplicated = plan if how == "none" else replace(best, notes=notes)
     return Deduplication(deduplicated, how, choice, placement, tokens_before, tokens_after)
-
-
-def _transfer_between(cluster: Cluster | MixedCluster, source: int, target: int, model: LatencyModel) -> tuple[float, float]:
-    """Return (base seconds, seconds per KV token) of a transfer between two nodes."""
-    pools = pool_of_node(cluster, source), pool_of_node(cluster, target)
-    return transfer_coefficients(model, bandwidth_bytes_per_s(*pools, source == target))
 
 
 def _prefix_tree(workload: Workload, token_ids: Sequence[ArrayLike] | None) -> PrefixTree:

@@ -8,22 +8,26 @@ Here that order is the start, and any change that shortens the makespan is taken
 serve some actors sooner. Without a learner the prefill actor gets GPUs of its own next to the longest group. It is then an
 ``ActorPlan`` without responses, held until its last transfer is over, so that ``solver.evaluate`` bills it.
 
-**Timing.** The prefill actor serves the longest group first, then the next. Actor i can receive when it is ready (start
-and weight sync) and its prefixes are computed; its ``receive_s`` ends when they have arrived (``kv_transfer``). The paper's
-inequality ``L_model(i) + L_kv(i) + L_decode(i) <= L_prefill + L_decode(1)`` says that the longest group, actor 1, is the last
-to finish. The slack is that difference, with the waits that the paper leaves out: for the prefill and for a busy link. Where no
-slack is below 0 the other actors add nothing to the makespan; a late one lengthens it, and ``deduplicate`` prices that.
+**Timing.** The prefill actor serves the longest group first, then the next. It has two links that work in parallel, one to the
+GPUs of its own node and one to all other nodes; each sends one transfer at a time. Actor i can receive when it is ready (start
+and weight sync) and its prefixes are computed; its ``receive_s`` ends when they have arrived. The paper's inequality
+``L_model(i) + L_kv(i) + L_decode(i) <= L_prefill + L_decode(1)`` says that the longest group, actor 1, is the last to finish.
+The slack is that difference, with the waits that the paper leaves out: for the prefill and for a busy link. Where no slack is
+below 0 the other actors add nothing to the makespan; a late one lengthens it, and ``deduplicate`` prices that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+import itertools
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from solver.model.cluster import Cluster, MixedCluster
+from solver.model.cluster import Cluster, GpuPool, MixedCluster
 from solver.model.errors import PlanningError, as_given
 from solver.model.latency import LatencyModel
 from solver.model.offers import latency_of
@@ -31,20 +35,100 @@ from solver.model.plan import ActorPlan, Plan, Prefill
 from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray, IntArray
-from solver.prefix_sharing.kv_transfer import (
-    bandwidth_bytes_per_s,
-    pool_of_node,
-    prefill_done_s,
-    schedule_transfers,
-    transfer_coefficients,
-)
-from solver.prefix_sharing.node_layouts import Layouts, TimedLayout, gpu_ids_on
 from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.timing.build_plan import timed
 from solver.timing.evaluate import admission_of, evaluate, ready_s
 
-if TYPE_CHECKING:
-    import pandas as pd
+MAX_ENUMERATED_ACTORS = 6  # up to so many, every set of actors near the prefill actor is tried
+
+
+# --- nodes and links --------------------------------------------------------------------------------------------------------
+
+
+class Node(NamedTuple):
+    """A node of a cluster: its pool, the index of that pool, and the id of its first GPU."""
+
+    pool: GpuPool
+    pool_index: int
+    first_gpu: int
+
+
+def nodes_of(cluster: Cluster | MixedCluster) -> list[Node]:
+    """Return the nodes of a cluster, which count through its pools in order."""
+    nodes, gpu = [], 0
+    for i, pool in enumerate(cluster.pools):
+        for _ in range(pool.nodes):
+            nodes.append(Node(pool, i, gpu))
+            gpu += pool.gpus_per_node
+    return nodes
+
+
+def bandwidth_bytes_per_s(source: GpuPool, target: GpuPool, same_node: bool) -> float | None:
+    """Return bytes per second within a node, or between nodes of two pools (the slower end counts).
+
+    None if the bandwidth of a pool is not known.
+    """
+    speeds = [source.node_bytes_per_s] if same_node else [pool.network_bytes_per_s for pool in (source, target)]
+    return None if None in speeds else min(s for s in speeds if s is not None)
+
+
+def transfer_coefficients(latency: LatencyModel, bytes_per_s: float | None) -> tuple[float, float]:
+    """Return (base seconds, seconds per KV token) of a transfer.
+
+    Over the link if its bandwidth and the bytes of a token are known, else from the latency model.
+    """
+    if bytes_per_s is None or latency.kv_bytes_per_token <= 0:
+        return latency.transfer_base_s, latency.transfer_per_kv_token_s
+    return latency.transfer_base_s, latency.kv_bytes_per_token / bytes_per_s
+
+
+def schedule_transfers(
+    release_s: ArrayLike, transfer_s: ArrayLike, tail_s: ArrayLike, links: Sequence[int]
+) -> tuple[FloatArray, FloatArray]:
+    """Return (N,) when each transfer starts and ends.
+
+    A free link serves, of the transfers that can start, the one with the longest tail (Schrage's rule). That is optimal for the
+    last end when all can start at once (Jackson's rule).
+
+    Args:
+        release_s: (N,) when it can start: the prefill is done and the receiver is ready.
+        transfer_s: (N,) how long it takes. tail_s: (N,) the receiver's time after it. links: (N,) index of its link.
+    """
+    release, length, tail = (np.asarray(v, dtype=float) for v in (release_s, transfer_s, tail_s))
+    start = release.copy()
+    end = release.copy()
+    for link in set(links):
+        waiting = sorted((i for i in range(len(release)) if links[i] == link and length[i] > 0), key=lambda i: -release[i])
+        ready: list[tuple[float, int]] = []
+        now = 0.0
+        while waiting or ready:
+            if not ready:
+                now = max(now, float(release[waiting[-1]]))
+            while waiting and release[waiting[-1]] <= now:
+                heapq.heappush(ready, (-float(tail[waiting[-1]]), waiting.pop()))
+            transfer = heapq.heappop(ready)[1]
+            start[transfer], now = now, now + float(length[transfer])
+            end[transfer] = now
+    return start, end
+
+
+def prefill_done_s(tokens: ArrayLike, latency: LatencyModel, ready_s: float, streamed: bool) -> FloatArray:
+    """Return (N,) when the prefill actor has computed the prefixes of each decode actor.
+
+    Args:
+        tokens: (N,) tokens that it computes for each actor and has not computed for an earlier one. Actors are in the order in
+            which it serves them.
+        ready_s: when it can start. streamed: one call per actor with new tokens, whose caches are sent at once; else one call
+            for all, after which everything is sent (the paper's timing).
+    """
+    new_tokens = np.asarray(tokens)
+    if not streamed:
+        total = int(new_tokens.sum())
+        return np.full(len(new_tokens), ready_s + (float(latency.prefill_s(total)) if total else 0.0))
+    return np.asarray(ready_s + np.cumsum(np.where(new_tokens > 0, latency.prefill_s(new_tokens), 0.0)))
+
+
+# --- placement ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +157,6 @@ class Placement:
         """Return the actors that break the inequality: they are done after the longest group."""
         return tuple(np.flatnonzero(self.slack_s < -1e-9).tolist())
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per decode actor (needs pandas)."""
-        frame: pd.DataFrame = self.plan.to_frame()[: len(self.slack_s)]
-        near = [a.node == self.prefill_node for a in self.plan.actors[: len(self.slack_s)]]
-        return frame.assign(near=near, transfer_s=self.transfer_s, arrives_s=self.arrives_s, slack_s=self.slack_s)
-
     def __repr__(self) -> str:
         where = "no prefill actor"
         if self.prefill_node is not None:
@@ -97,15 +175,18 @@ class Placement:
         return "\n".join([*lines[:9], *([f"  ... and {len(lines) - 9} more actors"] if len(lines) > 9 else [])])
 
 
-def check_learner_node(cluster: Cluster | MixedCluster, learner_node: int | None) -> None:
-    """Refuse a node of the learner that the cluster does not have.
+def check_nodes(cluster: Cluster | MixedCluster, actors: Sequence[ActorPlan], learner_node: int | None) -> None:
+    """Refuse nodes, of actors or of the learner, that the cluster does not have.
 
     Raises:
         PlanningError: it has no such node.
     """
-    nodes = sum(pool.nodes for pool in cluster.pools)
+    nodes = len(nodes_of(cluster))
     if learner_node is not None and not 0 <= learner_node < nodes:
         raise PlanningError(f"learner_node is {as_given(learner_node)}; the cluster has nodes 0 to {nodes - 1}")
+    for i, actor in enumerate(actors):
+        if not 0 <= actor.node < nodes:
+            raise PlanningError(f"actor {i} is on node {actor.node}; the cluster has nodes 0 to {nodes - 1}")
 
 
 def retimed(plan: Plan, problem: PlanningProblem) -> Plan:
@@ -145,11 +226,113 @@ def place(
         PlanningError: the actors do not fit, or an argument makes no sense.
     """
     check_problem(problem)
-    check_learner_node(problem.cluster, learner_node)
+    check_nodes(problem.cluster, plan.actors, learner_node)
     if not any(a.responses for a in plan.actors):
         raise PlanningError("the plan has no actors with responses; there is nothing to place")
     tree = PrefixTree.of_lengths(problem.workload.prompt_tokens) if tree is None else tree
     return _Placer(problem, tree, learner_node, prefill_latency, streamed, late_start).place(plan)
+
+
+class _Timed(NamedTuple):
+    """Actors on nodes with (N,) seconds of their transfers; the smaller ``score`` (makespan, GPU-seconds) is better."""
+
+    nodes: list[int]
+    transfer_s: FloatArray
+    arrives_s: FloatArray
+    start_s: FloatArray
+    done_s: FloatArray
+    score: tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class _Nodes:
+    """Puts actors on nodes, given the set of those that are near the prefill actor.
+
+    Actors stay in their pool. Those that are not near use the other nodes, large ones first, and the near node only if no other
+    has room.
+
+    Attributes:
+        sizes: GPUs of each actor. pools: index of the pool of each. order: the actors, heaviest first.
+        near_node: the prefill actor's node. reserved_gpus: GPUs of it that the prefill actor takes.
+    """
+
+    nodes: Sequence[Node]
+    sizes: Sequence[int]
+    pools: Sequence[int]
+    order: Sequence[int]
+    near_node: int
+    reserved_gpus: int
+
+    @property
+    def candidates(self) -> tuple[int, ...]:
+        """Return the actors that could be near, heaviest first."""
+        return tuple(i for i in self.order if self.pools[i] == self.nodes[self.near_node].pool_index)
+
+    def heaviest_near(self) -> list[list[int]]:
+        """Return the node of each actor with the heaviest that fit near, with one less near, down to none."""
+        room, near = self.nodes[self.near_node].pool.gpus_per_node - self.reserved_gpus, []
+        for i in self.candidates:
+            if self.sizes[i] <= room:
+                near.append(i)
+                room -= self.sizes[i]
+        found = [self.with_near(near[:count]) for count in range(len(near), -1, -1)]
+        return [nodes for nodes in found if nodes is not None]
+
+    def with_near(self, near: Collection[int]) -> list[int] | None:
+        """Return the node of each actor with the ``near`` ones near, and others only if they must; None if they do not fit."""
+        free = [node.pool.gpus_per_node for node in self.nodes]
+        free[self.near_node] -= self.reserved_gpus + sum(self.sizes[i] for i in near)
+        if free[self.near_node] < 0:
+            return None
+        placed = dict.fromkeys(near, self.near_node)
+        far_first = sorted(range(len(self.nodes)), key=lambda n: n == self.near_node)
+        for i in sorted((i for i in self.order if i not in placed), key=lambda i: -self.sizes[i]):
+            fitting = (n for n in far_first if self.nodes[n].pool_index == self.pools[i] and free[n] >= self.sizes[i])
+            node = next(fitting, None)
+            if node is None:
+                return None
+            placed[i] = node
+            free[node] -= self.sizes[i]
+        return [placed[i] for i in range(len(self.sizes))]
+
+    def fastest(self, timed: Callable[[list[int]], _Timed], given: list[int]) -> _Timed:
+        """Return the placement of the smallest score; of equal ones the first.
+
+        Tries the m heaviest actors near for every m, and for up to ``MAX_ENUMERATED_ACTORS`` actors every set of near ones;
+        then moves single actors near or away while that helps. Actors that do not pack in this order stay on the ``given``
+        nodes.
+        """
+        starts, candidates = self.heaviest_near(), self.candidates
+        if not starts:
+            return timed(given)
+        if len(candidates) <= MAX_ENUMERATED_ACTORS:
+            sets = itertools.product((True, False), repeat=len(candidates))
+            every = (self.with_near(tuple(itertools.compress(candidates, is_near))) for is_near in sets)
+            starts += [nodes for nodes in every if nodes is not None]
+        best = min(map(timed, starts), key=lambda placed: placed.score)
+        improved = len(candidates) > MAX_ENUMERATED_ACTORS
+        while improved:
+            improved = False
+            for actor in candidates:
+                nodes = self.with_near({i for i in candidates if best.nodes[i] == self.near_node} ^ {actor})
+                if nodes is not None and (candidate := timed(nodes)).score < best.score:
+                    best, improved = candidate, True
+        return best
+
+    def gpu_ids(self, nodes: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return the GPU ids of actors on nodes; a node's GPUs are assigned in the order of the actors.
+
+        Raises:
+            PlanningError: a node has fewer GPUs than its actors take.
+        """
+        used, ids = [0] * len(self.nodes), []
+        for node, size in zip(nodes, sizes, strict=True):
+            first, room = self.nodes[node].first_gpu + used[node], self.nodes[node].pool.gpus_per_node
+            used[node] += size
+            if used[node] > room:
+                raise PlanningError(f"the actors on node {node} take {counted(used[node], 'GPU')}, but the node has {room}")
+            ids.append(tuple(range(first, first + size)))
+        return ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +349,7 @@ class _Placer:
     def place(self, plan: Plan) -> Placement:
         """Return the placement of least makespan, then of least GPU-seconds, then with most of the heaviest actors near."""
         actors = tuple(replace(a, receive_s=0.0) for a in plan.actors if a.responses)  # drops the actor of an earlier prefill
-        problem, cluster = self.problem, self.problem.cluster
+        problem = self.problem
         models = [latency_of(problem.latency, a.kind, len(a.gpu_ids)) for a in actors]
         ready = np.array([ready_s(m, a.prewarmed) for a, m in zip(actors, models, strict=True)])
         start = np.array([a.start_s for a in actors])
@@ -177,16 +360,16 @@ class _Placer:
         needs_gpus = has_prefixes and self.learner_node is None
         prefill_actor = self._prefill_actor_like(actors[longest], models[longest]) if needs_gpus else None
         prefill_gpus = 0 if prefill_actor is None else len(prefill_actor.gpu_ids)
-        layouts = Layouts.of(actors, cluster, order.tolist(), self.learner_node, prefill_gpus)
-        source = layouts.near_node
+        places = self._nodes(actors, order.tolist(), prefill_gpus)
+        source = places.near_node
         new_tokens, received, computed_tokens = self._tokens(actors, order)
         begin_s = 0.0 if prefill_actor is None else ready_s(models[longest], prefill_actor.prewarmed)
         computed = np.empty(len(actors))
         computed[order] = prefill_done_s(new_tokens[order], self.prefill_latency or models[longest], begin_s, self.streamed)
         near, far = (self._link_times(actors, models, source, received, same_node) for same_node in (True, False))
-        gpus = np.array([len(a.gpu_ids) for a in actors])
+        gpus = np.array(places.sizes)
 
-        def timed_layout(nodes: list[int]) -> TimedLayout:
+        def timed_on(nodes: list[int]) -> _Timed:
             is_near = np.array(nodes) == source
             can_receive = start + ready + np.where(is_near, near[1], far[1])
             release = np.where(received > 0, np.maximum(can_receive, computed), can_receive)
@@ -195,13 +378,13 @@ class _Placer:
             starts = start + np.maximum(sent_at - can_receive, 0.0) if self.late_start else start
             done = arrives + decode
             score = float(done.max()), float((gpus * (done - starts)).sum())
-            return TimedLayout(nodes, transfer, arrives, starts, done, score)
+            return _Timed(nodes, transfer, arrives, starts, done, score)
 
-        best = layouts.fastest(timed_layout)
+        best = places.fastest(timed_on, [a.node for a in actors])
         sizes, nodes = gpus.tolist(), list(best.nodes)
         if prefill_actor is not None:
             sizes, nodes = [*sizes, prefill_gpus], [*nodes, source]
-        ids = gpu_ids_on(cluster, nodes, sizes)
+        ids = places.gpu_ids(nodes, sizes)
         wait = np.maximum(best.arrives_s - best.start_s - ready, 0.0)
         placed = [
             replace(a, node=node, gpu_ids=gpu, start_s=s, receive_s=w)
@@ -217,6 +400,24 @@ class _Placer:
             source if has_prefixes or self.learner_node is not None else None, () if prefill_actor is None else ids[-1],
             prefill_s, best.transfer_s, best.arrives_s, best.done_s[longest] - best.done_s,
         )  # fmt: skip
+
+    def _nodes(self, actors: Sequence[ActorPlan], order: Sequence[int], prefill_gpus: int) -> _Nodes:
+        """Return the nodes for actors near the learner, or near a prefill actor in the pool of the heaviest.
+
+        Raises:
+            PlanningError: there is no room for the prefill actor.
+        """
+        nodes = nodes_of(self.problem.cluster)
+        pools = [nodes[a.node].pool_index for a in actors]
+        first_of_pool = next(n for n, node in enumerate(nodes) if node.pool_index == pools[order[0]])
+        near = first_of_pool if self.learner_node is None else self.learner_node
+        places = _Nodes(nodes, [len(a.gpu_ids) for a in actors], pools, order, near, prefill_gpus)
+        if prefill_gpus and not places.heaviest_near():
+            raise PlanningError(
+                f"the cluster has no {counted(prefill_gpus, 'GPU')} of {actors[order[0]].kind} left for a prefill actor next "
+                f"to {counted(len(actors), 'actor')}; give the learner's node as learner_node, or plan with one actor less"
+            )
+        return places
 
     def _tokens(self, actors: Sequence[ActorPlan], order: IntArray) -> tuple[IntArray, IntArray, int]:
         """Return (N,) tokens that the prefill actor computes for each actor in that order, (N,) tokens that each
@@ -237,10 +438,10 @@ class _Placer:
 
         The delay needs the weights' bytes, the link and the learner's node; otherwise it is 0.
         """
-        source_pool = pool_of_node(self.problem.cluster, source)
+        nodes = nodes_of(self.problem.cluster)
         transfer_s, weight_delay_s = [], []
         for actor, model, tokens in zip(actors, models, received.tolist(), strict=True):
-            speed = bandwidth_bytes_per_s(source_pool, pool_of_node(self.problem.cluster, actor.node), same_node)
+            speed = bandwidth_bytes_per_s(nodes[source].pool, nodes[actor.node].pool, same_node)
             base, per_token = transfer_coefficients(model, speed)
             transfer_s.append(base + per_token * tokens if tokens else 0.0)
             sends_weights = speed and self.learner_node is not None

@@ -154,25 +154,6 @@ class PrefixTree:
                 reach[self.parent[v]] = reach[v]
         return np.asarray(np.clip(reach - self.start_tokens, 0, self.edge_tokens))
 
-    def distinct_prefixes(self) -> IntArray:
-        """Return (longest prompt + 1,) D(L): the number of different prefixes of L tokens; a shorter prompt counts
-        with all its tokens.
-
-        Were shorter prompts left out, D would be 1 at the length of the longest prompt, and the paper's rule would always
-        choose that. Counted like this D never falls as L grows (aX and aY have D(1) = 1 and D(2) = 2), against the paper's
-        remark (RLHFless, arXiv 2602.22718, section on deduplicated prefill).
-        """
-        longest = int(self.end_tokens.max())
-        change = np.zeros(longest + 2, np.int64)
-        inner = self.edge_tokens > 0
-        np.add.at(change, self.start_tokens[inner] + 1, 1)
-        np.add.at(change, self.end_tokens[inner] + 1, -1)
-        ends = np.unique(self.node_of)
-        np.add.at(change, self.end_tokens[ends] + 1, 1)  # from there on it is a shorter prompt, each distinct one counted once
-        distinct = np.cumsum(change)[: longest + 1]
-        distinct[0] = 1  # the empty prefix
-        return np.asarray(distinct)
-
     def __repr__(self) -> str:
         total = int(self.prompt_tokens.sum())
         return f"PrefixTree({len(self.node_of)} prompts of {total:,} tokens in {len(self)} nodes of {self.tokens:,} tokens)"

@@ -20,8 +20,9 @@ from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.workload import FloatArray, IntArray, Workload
 from solver.replanning.marginal_value import sends_kv
-from solver.timing.batching import Timeline, timeline
+from solver.timing.batch import Batch
 from solver.timing.evaluate import admission_of, cached_tokens, ready_s
+from solver.timing.timeline import Timeline, timeline
 
 Work = Callable[[IntArray, IntArray], FloatArray]
 """Returns the (n,) expected remaining work of n responses, given their tokens so far."""
@@ -157,7 +158,7 @@ class CutTimeline:
     def _ends_s(
         self, chosen: IntArray, remaining: IntArray, context: IntArray, cached: IntArray, actor: int, running: int
     ) -> FloatArray:
-        """Return the (n,) seconds until responses that fit at once are complete; arguments are those of ``timeline``.
+        """Return the (n,) seconds until responses that fit at once are complete; arguments are those of ``_timeline``.
 
         With an affine latency and nothing that waits or is evicted, an iteration's time is a sum over its responses. So the sum
         over iterations 1 to n is one over responses, each with its own iterations up to n.
@@ -183,7 +184,8 @@ class CutTimeline:
         self, chosen: IntArray, remaining: IntArray, context: IntArray, cached: IntArray, actor: int, running: int = 0
     ) -> Timeline:
         reserved = self.workload.reserved_tokens[chosen]
-        return timeline(remaining, context, reserved, cached, self.latency, self.admission[actor], running)
+        batch = Batch(remaining, context, context - cached, reserved, self.admission[actor], running)
+        return timeline(batch, self.latency)
 
     def _ranked(self, tokens: IntArray) -> IntArray:
         left = self.workload.iterations - tokens

@@ -19,8 +19,8 @@ from solver.model.offers import latency_of
 from solver.model.plan import ActorPlan, Plan, check_plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray, IntArray, Workload
-from solver.timing.batching import busy_s
-from solver.timing.pass_tokens import PassTokens
+from solver.timing.batch import Batch
+from solver.timing.timeline import busy_s
 
 ActorSeconds = Callable[[Workload, ActorPlan, LatencyModel, Admission], float]
 """Seconds from when an actor can decode until its last response is complete."""
@@ -100,15 +100,8 @@ def cached_tokens(
 def actor_busy_s(workload: Workload, actor: ActorPlan, latency: LatencyModel, admission: Admission) -> float:
     """Return the seconds from when the actor can decode until its last response is complete."""
     chosen = np.asarray(actor.responses, dtype=np.int64)
-    return busy_s(
-        workload.iterations[chosen],
-        workload.context_tokens[chosen],
-        workload.reserved_tokens[chosen],
-        cached_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts),
-        latency,
-        admission,
-        PassTokens.of(workload, chosen),
-    )
+    cached = cached_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts)
+    return busy_s(Batch.of(workload, chosen, cached, admission), latency)
 
 
 def generated_s(actors: tuple[ActorPlan, ...], done_s: ArrayLike) -> float:

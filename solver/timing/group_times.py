@@ -28,10 +28,9 @@ from numpy.typing import NDArray
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray, Workload
-from solver.timing.batching import busy_s
+from solver.timing.batch import Batch, peak_tokens
 from solver.timing.evaluate import cached_tokens
-from solver.timing.pass_tokens import PassTokens
-from solver.timing.refill import peak_tokens
+from solver.timing.timeline import busy_s
 
 
 def _running(values: NDArray[np.generic]) -> FloatArray:
@@ -229,12 +228,5 @@ class GroupTimes:
 
     def _timed_s(self, responses: IntArray, case: int) -> float:
         work = self.cases[case]
-        return busy_s(
-            work.iterations[responses],
-            work.context_tokens[responses],
-            work.reserved_tokens[responses],
-            cached_tokens(work, responses, shares_prompts=self.shares_prompts),
-            self.latency,
-            self.admission,
-            PassTokens.of(work, responses),
-        )
+        cached = cached_tokens(work, responses, shares_prompts=self.shares_prompts)
+        return busy_s(Batch.of(work, responses, cached, self.admission), self.latency)

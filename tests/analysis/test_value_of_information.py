@@ -9,7 +9,7 @@ from error_messages import refused
 
 from rlhfless.analysis.value_of_information import ValueOfInformation, forecasts_of, value_of_information
 from rlhfless.predict import PredictionError
-from rlhfless.predict.sharpness import noisy_lengths, prompt_lengths, prompt_means
+from rlhfless.predict.from_truth import noisy_lengths, prompt_lengths, prompt_means
 from rlhfless.scheduling.solver import FOLDING, RANDOM_SPLIT
 from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.trace import validate

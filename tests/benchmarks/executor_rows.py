@@ -26,7 +26,7 @@ import numpy as np
 SAMPLES, LIMIT, PROFILE = 8, 2048, "l40s-qwen2.5-3b-tp2"
 GPUS = 2  # of an actor
 SHORT_S, OFTEN = 0.3, 5
-AIMS = {"none": 1_000_000, "tau": 100_000, "fold": 100_000, "draining fold": 100_000, "replan": 100_000}
+AIMS = {"none": 1_000_000, "tau": 100_000, "draining fold": 100_000, "replan": 100_000}
 ACTORS = {2048: (8, 66), 16384: (16, 66)}  # of rows with a rule, by responses
 TIMED = ("add", "advance", "cut", "peek_next_event_s", "next_completions_s", "running", "waiting", "generated_arrays")
 
@@ -213,7 +213,7 @@ def _rule(step: Input, latency: Any) -> Any:
 
 def _plain_rule(step: Input, latency: Any) -> Any:
     if step.rule == "tau":
-        from rlhfless.scheduling.rlhfless import LocalCut
+        from rlhfless.scheduling.rules import LocalCut
 
         return LocalCut(0.7)
     if step.rule == "replan":
@@ -223,11 +223,9 @@ def _plain_rule(step: Input, latency: Any) -> Any:
 
         work = Workload.grid(step.prompt_tokens, step.lengths, max_response_tokens=LIMIT)
         return Replan(from_scenarios(work), latency, step.price)
-    from rlhfless.scheduling.fold import SquareRootFold
-    from rlhfless.scheduling.fold_draining import DrainingFold
+    from rlhfless.scheduling.rules import DrainingFold
 
-    rule = SquareRootFold if step.rule == "fold" else DrainingFold
-    return rule(step.price, latency.affine, step.responses, step.actors)
+    return DrainingFold(step.price, latency.affine, step.responses, step.actors)
 
 
 def _timed(engine: type) -> tuple[type, list[float]]:

@@ -18,7 +18,7 @@ from gpu_workload import PROJECT, step_of
 
 from rlhfless.latency import load_profile, read_profile
 from rlhfless.scheduling import PlanningOptions, make_policy
-from rlhfless.scheduling.rlhfless import LocalCut
+from rlhfless.scheduling.rules import LocalCut
 from solver import Cluster, LatencyModel, Objective, Plan, Workload, evaluate
 from solver.model.plan import ActorPlan
 from solver.model.problem import PlanningProblem

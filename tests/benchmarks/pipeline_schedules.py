@@ -26,7 +26,7 @@ from pipeline_samples import peak_memory, start_times
 
 from rlhfless.paper.fused_pipelines import FusedInstance, ScheduledInstance, rlhfuse_instances, schedule_instance
 from solver.pipeline import PipelinePlan
-from solver.pipeline.compiled import compiled_kernels
+from solver.pipeline.kernels import compiled_kernels
 
 TINY = ("2", "5")
 LARGE = FusedInstance("32 stages x 256", (32, 2, 256), (32, 1, 256))

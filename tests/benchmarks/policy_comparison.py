@@ -17,7 +17,7 @@ import numpy as np
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
-from rlhfless.scheduling.planning_time import PlanningTime
+from rlhfless.scheduling.policy import PlanningTime
 from rlhfless.simulate import LoggedStep, SimulationConfig
 from rlhfless.trace.metrics.intervals import interval_union_s
 from solver import Objective, Workload

@@ -42,6 +42,7 @@ from rlhfless.simulate import SimulationConfig, simulate
 from solver.model.cluster import Cluster
 
 PROFILE = "l40s-qwen2.5-3b-tp2"
+DRAWN = 400  # scenarios that quantiles are taken over
 LEVELS = [0.1, 0.5, 0.9]
 
 
@@ -72,7 +73,8 @@ def quality(log: Log, make: Callable[[], Predictor]) -> dict[str, float]:
         asked, lengths = now["prompt_id"].tolist(), now["response_tokens"].to_numpy(dtype=float)
         guessed.append(predictor.predict(asked, max_response_tokens=limit))
         distinct, owner = np.unique(asked, return_inverse=True)
-        quantiles = predictor.quantiles(distinct.tolist(), LEVELS, max_response_tokens=limit)[:, owner]
+        drawn = predictor.sample(distinct.tolist(), max_response_tokens=limit, scenarios=DRAWN)
+        quantiles = np.quantile(drawn, LEVELS, axis=0)[:, owner]
         below.append(((lengths < quantiles) + (lengths <= quantiles).astype(float)) / 2)
         true.append(lengths)
     found = history_quality(np.concatenate(guessed), np.concatenate(true))

@@ -3,10 +3,10 @@
 Two batches: 512 synthetic prompts (a system prompt, one of 8 few-shot blocks in two versions, a question) of about 1,000
 tokens, and 512 GSM8K questions, a token per word, behind a common instruction. Every prompt has 4 samples, split at random
 over 8 actors that compute a prompt for each response.
-The paper's rule computes one length of all prompts' prefixes once, the largest of which the prefill batch (here 64) holds all
-distinct ones. It stands beside the tree's choice under the same batch, and its tokens are given to a prefill actor alone
-("fixed length"), without sharing in actors. All of it is the planner's arithmetic; what enters a model is counted by a hook on
-it in ``tests/executor/virtual/test_torch_prefill.py``.
+The paper's rule (RLHFless, arXiv 2602.22718, deduplicated prefill) computes prefixes of one length once: the largest of which
+at most as many differ as the prefill batch holds (here 64). It stands beside the tree's choice of as many tokens, and as many
+are given to a prefill actor alone, without sharing in actors. All of it is the planner's arithmetic; what enters a model is
+counted by a hook on it in ``tests/executor/virtual/test_torch_prefill.py``.
 Run: ``python tests/benchmarks/prefixes.py [--markdown] [--json FILE] [--gsm8k FILE] [--tiny]``
 """
 
@@ -23,13 +23,13 @@ import numpy as np
 
 import solver
 from rlhfless.latency import load_profile
-from solver.prefix_sharing.choose_prefixes import choose_prefixes, fixed_length_rule
-from solver.prefix_sharing.costs_and_savings import PrefixCosts
+from solver.prefix_sharing.choose_prefixes import PrefixCosts, choose_prefixes
 from solver.prefix_sharing.deduplicate import computations, deduplicate
 from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.timing.build_plan import assemble
 
-PROFILE, ACTORS, SAMPLES, PROMPTS = "l40s-qwen2.5-3b-tp2", 8, 4, 512
+PROFILE, ACTORS, SAMPLES, PROMPTS, BATCH = "l40s-qwen2.5-3b-tp2", 8, 4, 512, 64
+FIXED = "prefill actor alone, as many tokens as the fixed length"
 GSM8K = Path(__file__).parents[3] / "shared" / "data" / "gsm8k" / "train.jsonl"
 INSTRUCTION = (
     "Solve the following problem. Think step by step, write down every intermediate result, and give the final answer as a "
@@ -67,6 +67,26 @@ def timed(function: Any, *arguments: Any, **options: Any) -> tuple[Any, float]:
     return result, min(seconds)
 
 
+def fixed_length(prompts: list[Any], tree: PrefixTree, counts: np.ndarray, costs: PrefixCosts) -> dict[str, Any]:
+    """The paper's rule: prefixes of the largest length of which at most ``BATCH`` differ, sent to every actor that has them.
+
+    A shorter prompt counts with all its tokens.
+    """
+    rows = [np.asarray(prompt, dtype=np.uint32).tobytes() for prompt in prompts]
+    lengths = range(int(tree.prompt_tokens.max()), 0, -1)
+    length = next((n for n in lengths if len({row[: 4 * n] for row in rows}) <= BATCH), 0)
+    tokens = tree.covered(range(len(rows)), np.minimum(length, tree.prompt_tokens))
+    compute_s, base_s, token_s = costs.of_actors(len(counts))
+    passing = tree.below(counts)
+    avoided, received = (passing * tokens).sum(axis=1), ((passing > 0) * tokens).sum(axis=1)
+    once, before = int(tokens.sum()), int((counts * tree.prompt_tokens).sum())
+    net_s = float((compute_s * avoided - token_s * received - base_s * (received > 0)).sum())
+    return {
+        "tokens_before": before, "tokens_after": before - int(avoided.sum()) + once, "computed_once": once,
+        "net_s": net_s - costs.prefill_actor_base_s - costs.prefill_actor_per_token_s * once,
+    }  # fmt: skip
+
+
 def measure(name: str, prompts: list[Any]) -> dict[str, Any]:
     """One batch: every choice with its tokens, net seconds, bound and planning time."""
     rng = np.random.default_rng(1)
@@ -81,33 +101,24 @@ def measure(name: str, prompts: list[Any]) -> dict[str, Any]:
     counts = computations(plan, workload)
     costs = PrefixCosts(
         latency.prefill_per_token_s, latency.transfer_base_s, latency.kv_bytes_per_token / cluster.network_bytes_per_s,
-        latency.prefill_base_s,
+        latency.prefill_base_s, latency.prefill_per_token_s,
     )  # fmt: skip
-    rows = []
-    for capacity in (None, tree.tokens // 4):
-        for batch in (None, 64):
-            limits = {"capacity_tokens": capacity, "max_batch": batch}
-            cases = [("exact", choose_prefixes)]
-            if batch is not None:
-                cases.insert(0, ("fixed length", fixed_length_rule))
-            for label, function in cases:
-                choice, seconds = timed(function, tree, counts, costs, **limits)
-                rows.append(
-                    {
-                        "choice": label, "capacity_tokens": capacity, "max_batch": batch, "tokens_before": choice.tokens_before,
-                        "tokens_after": choice.tokens_after, "computed_once": choice.computed_tokens, "net_s": choice.net_s,
-                        "bound_s": choice.bound_s, "whole_prompts": len(choice.prompts), "seconds": seconds,
-                    }
-                )  # fmt: skip
+    rule, seconds = timed(fixed_length, prompts, tree, counts, costs)
+    rows = [{"choice": f"fixed length, {BATCH} prefixes", "bound_s": None, "seconds": seconds, **rule}]
+    for label, capacity in (("tree, as many tokens", rule["computed_once"]), ("tree", None)):
+        choice, seconds = timed(choose_prefixes, tree, counts, costs, capacity_tokens=capacity)
+        rows.append(
+            {
+                "choice": label, "bound_s": choice.bound_s, "seconds": seconds, "tokens_before": choice.tokens_before,
+                "tokens_after": choice.tokens_after, "computed_once": choice.computed_tokens, "net_s": choice.net_s,
+            }
+        )  # fmt: skip
     plans = []
-    trunk_tokens = next(row["computed_once"] for row in rows if row["choice"] == "fixed length")
     for label, options in (
         ("shared in actors", {"prefill_actor": False}),
-        ("prefill actor, streamed", {}),
-        ("prefill actor, streamed, late start", {"late_start": True}),
-        ("prefill actor, as in the paper", {"streamed": False}),
-        ("prefill actor alone, as in the paper", {"streamed": False, "share_in_actors": False}),
-        (f"prefill actor alone, {trunk_tokens:,} tokens", {"capacity_tokens": trunk_tokens, "share_in_actors": False}),
+        ("prefill actor", {}),
+        ("prefill actor, late start", {"late_start": True}),
+        (FIXED, {"capacity_tokens": rule["computed_once"], "share_in_actors": False}),
     ):
         found, seconds = timed(deduplicate, plan, problem, prompts, learner_node=0, **options)
         plans.append(
@@ -127,18 +138,17 @@ def show(result: dict[str, Any]) -> None:
         f"\n{result['batch']}: {result['prompts']} prompts of {result['prompt_tokens']:,} tokens, "
         f"{result['distinct_tokens']:,} of them distinct; tree in {result['tree_s'] * 1e3:.1f} ms"
     )
-    print(
-        f"{'choice':22}{'capacity':>10}{'batch':>7}{'before':>12}{'after':>12}{'once':>10}{'net s':>9}{'bound s':>9}{'ms':>8}"
-    )
+    print(f"{'choice':28}{'before':>12}{'after':>12}{'once':>10}{'net s':>9}{'bound s':>9}{'ms':>8}")
     for r in result["choices"]:
+        bound = "-" if r["bound_s"] is None else f"{r['bound_s']:.3f}"
         print(
-            f"{r['choice']:22}{r['capacity_tokens'] or '-':>10}{r['max_batch'] or '-':>7}{r['tokens_before']:>12,}"
-            f"{r['tokens_after']:>12,}{r['computed_once']:>10,}{r['net_s']:>9.3f}{r['bound_s']:>9.3f}{r['seconds'] * 1e3:>8.1f}"
+            f"{r['choice']:28}{r['tokens_before']:>12,}{r['tokens_after']:>12,}{r['computed_once']:>10,}{r['net_s']:>9.3f}"
+            f"{bound:>9}{r['seconds'] * 1e3:>8.1f}"
         )
     print(f"as it is: makespan {result['makespan_s']:.3f} s, {result['gpu_seconds']:.2f} GPU-seconds")
     for r in result["plans"]:
         print(
-            f"{r['plan']:38}{r['how']:18}{r['tokens_after']:>12,} tokens, makespan {r['makespan_s']:.3f} s, "
+            f"{r['plan']:58}{r['how']:18}{r['tokens_after']:>12,} tokens, makespan {r['makespan_s']:.3f} s, "
             f"{r['gpu_seconds']:.2f} GPU-seconds, planned in {r['seconds'] * 1e3:.0f} ms"
         )
 
@@ -146,27 +156,21 @@ def show(result: dict[str, Any]) -> None:
 def markdown(results: list[dict[str, Any]]) -> str:
     """The table of ``details/planning.md``."""
 
-    def choice(result: dict[str, Any], label: str, batch: int | None) -> dict[str, Any]:
-        found = (r for r in result["choices"] if (r["choice"], r["max_batch"], r["capacity_tokens"]) == (label, batch, None))
-        return next(found)
-
     def took(row: dict[str, Any]) -> str:
         return f"{row['makespan_s']:.2f} s, {row['gpu_seconds']:.1f} GPU-s"
 
     lines: dict[str, list[str]] = {}
     for result in results:
-        rule, tree = choice(result, "fixed length", 64), choice(result, "exact", 64)
+        rule, same, tree = result["choices"]
+        plans = {plan["plan"]: took(plan) for plan in result["plans"]}
         cells = {
             "prefill tokens: every response its own": f"{rule['tokens_before']:,}",
             "the paper's fixed length, batch of 64": f"{rule['tokens_after']:,}, {rule['net_s']:.2f} s saved",
-            "prefix tree, batch of 64": f"{tree['tokens_after']:,}, {tree['net_s']:.2f} s saved",
-            "prefill tokens: each once": f"{result['distinct_tokens']:,}",
+            "prefix tree, as many tokens computed once": f"{same['tokens_after']:,}, {same['net_s']:.2f} s saved",
+            "prefix tree": f"{tree['tokens_after']:,}, {tree['net_s']:.2f} s saved",
             "as it is": took(result),
+            **{name: plans[name] for name in ("shared in actors", "prefill actor", FIXED)},
         }
-        plans = {plan["plan"]: took(plan) for plan in result["plans"]}
-        cells |= {name: plans[name] for name in ("shared in actors", "prefill actor, streamed")}
-        fixed = next(name for name in plans if name.endswith(" tokens"))
-        cells["prefill actor alone, fixed length of the paper"] = plans[fixed]
         for name, cell in cells.items():
             lines.setdefault(name, []).append(cell)
     head = ["", *(result["batch"] for result in results)]

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhfless.latency import load_profile
-from rlhfless.latency.effects import Effects, Outages, StartDelays, Stragglers, slowed
+from rlhfless.latency.effects import Effects, Outages, StartDelays, Stragglers
+from rlhfless.latency.scaling import RUNNING, scaled
 from solver import LatencyModel, PlanningError
 
 AFFINE = LatencyModel(
@@ -28,7 +29,7 @@ def test_effects_of_no_severity_give_back_the_same_model(latency):
     draw = np.random.default_rng(0)
     assert Stragglers(0.0, 3.0).applied(latency, draw) is latency
     assert Stragglers(1.0, 0.0).applied(latency, draw) is latency
-    assert slowed(latency, 1.0) is latency
+    assert scaled(latency, 1.0, RUNNING) is latency
     assert StartDelays(0.0, 2.0).delay_s(draw) == 0
     assert Outages(0.0, 60.0).up_s(2, draw) == math.inf
 
@@ -36,7 +37,7 @@ def test_effects_of_no_severity_give_back_the_same_model(latency):
 @given(st.sampled_from(MODELS), SEVERITY, SEVERITY, st.integers(1, 64), st.integers(0, 50_000))
 def test_slower_actors_take_longer_for_everything_that_decodes(latency, less, more, batch, kv_tokens):
     less, more = sorted((less, more))
-    fast, slow = slowed(latency, 1 + less), slowed(latency, 1 + more)
+    fast, slow = scaled(latency, 1 + less, RUNNING), scaled(latency, 1 + more, RUNNING)
     assert slow.iteration_s(batch, kv_tokens) >= fast.iteration_s(batch, kv_tokens) >= latency.iteration_s(batch, kv_tokens)
     assert slow.prefill_s(kv_tokens) >= fast.prefill_s(kv_tokens) >= latency.prefill_s(kv_tokens)
     assert slow.one_iteration_s(batch, kv_tokens) == slow.iteration_s(batch, kv_tokens)

@@ -28,6 +28,7 @@ def test_prices_are_those_of_the_public_tables() -> None:
 
 
 def test_prices_are_looked_up_by_kind_and_market() -> None:
+    assert usd_per_gpu_hour("NVIDIA H100") == usd_per_gpu_hour("h100")
     assert usd_per_gpu_hour("cpu") == 0
     assert usd_per_gpu_hour("h100") > usd_per_gpu_hour("l40s", market="on-demand") > 1
 

@@ -10,7 +10,7 @@ from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S
 from rlhfless.paper.runs import Runs, compare
 from rlhfless.paper.workloads import Sources, modelled
-from rlhfless.scheduling.baselines import Static
+from rlhfless.scheduling.assignments import Static
 
 
 def after_generation(paper: Paper, name: str, *keys: str, **where: str) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from rlhfless.paper.machine import LLAMA_70B_H100, QWEN_3B_L40S, QWEN_7B_L40S
 from rlhfless.paper.variants import Deduplicated, FixedActors, PrefillActor
 from rlhfless.paper.workloads import Sources, modelled
 from rlhfless.scheduling import PlanningOptions, make_policy
-from rlhfless.scheduling.baselines import Static
+from rlhfless.scheduling.assignments import Static
 from solver import Cluster, Workload
 from solver.bounds.headroom import share_of_headroom, summed_bounds
 from solver.bounds.schedules import ScheduleBound

@@ -39,7 +39,7 @@ from rlhfless.latency import PriceError
 from rlhfless.plots import plain
 from rlhfless.run import Hardware, Run
 from rlhfless.scheduling import PolicyError
-from rlhfless.scheduling.baselines import Static
+from rlhfless.scheduling.assignments import Static
 from rlhfless.scheduling.solver import FOLDING
 from rlhfless.trace import ImportOptions, TraceError, import_log, open_log
 from rlhfless.widgets import Settings

@@ -12,7 +12,7 @@ import pytest
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.predict import EwmaPredictor, InFlightPredictor
-from rlhfless.predict.group_posterior import InFlightLengths
+from rlhfless.predict.length_model import InFlightLengths
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps, simulate
 from solver import Cluster, LatencyModel

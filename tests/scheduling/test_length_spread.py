@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlhfless.scheduling.length_spread import spread_in_words, spreads
+from rlhfless.scheduling.calibration import spread_in_words, spreads
 from solver import Workload
 
 PROMPTS, SAMPLES, SCENARIOS = 200, 6, 8

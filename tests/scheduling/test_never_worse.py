@@ -17,9 +17,8 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.scheduling import solver as solver_policy
-from rlhfless.scheduling.baselines import Random
+from rlhfless.scheduling.assignments import Random, assign_round_robin
 from rlhfless.scheduling.calibration import STRESS, UNSTATED_SD, calibrated, stressed, with_scenarios
-from rlhfless.scheduling.round_robin import assign_round_robin
 from rlhfless.scheduling.solver import LEAST_SCENARIOS, Solver, plan_values
 from solver import Cluster, LatencyModel, Objective, Plan, PlanningError, Workload
 from solver.lengths.forecast import LengthForecast

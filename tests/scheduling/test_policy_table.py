@@ -20,7 +20,7 @@ from rlhfless.scheduling import (
     policies,
     policy_names,
 )
-from rlhfless.scheduling.rlhfless import LocalCut
+from rlhfless.scheduling.rules import LocalCut
 from rlhfless.system import colours
 from rlhfless.widgets.what_if import POLICIES as WIDGET
 from solver import Cluster, LatencyModel, Objective, Workload

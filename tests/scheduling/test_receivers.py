@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -13,14 +12,10 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import PlanningOptions, make_policy
-from rlhfless.scheduling.baselines import Static
-from rlhfless.scheduling.fold import Fold, SquareRootFold
-from rlhfless.scheduling.fold_draining import DrainingFold
-from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
+from rlhfless.scheduling.assignments import Spread, Static
 from rlhfless.scheduling.replan import SolverReplan
-from rlhfless.scheduling.rlhfless import LocalCut
 from rlhfless.scheduling.rlhfuse import GlobalCut
-from rlhfless.scheduling.round_robin import Spread
+from rlhfless.scheduling.rules import DrainingFold, Fold, LocalCut, ReceiverRoom, hand_over
 from solver import Cluster, LatencyModel, Objective, Plan, Workload
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, Cut, Move, StepState, Trigger
@@ -90,9 +85,8 @@ def test_the_global_cut_keeps_as_many_actors_as_have_memory():
     assert [c.actor for c in GlobalCut(13, 20).decide(1.0, state(*roomy))] == [2, 3]
 
 
-@pytest.mark.parametrize("fold", [SquareRootFold, DrainingFold])
-def test_folding_leaves_alone_what_nobody_can_hold(fold):
-    rule = fold(nu=1e-9, latency=LATENCY, total=20, actors=2)
+def test_folding_leaves_alone_what_nobody_can_hold():
+    rule = DrainingFold(nu=1e-9, latency=LATENCY, total=20, actors=2)
     thin, other = view(0, (0,)), view(1, (5, 6), kv=69)
     assert rule.decide(1.0, state(thin, other)) == []
     assert len(rule.decide(2.0, state(thin, replace(other, free_kv_tokens=70)))) == 1
@@ -125,7 +119,7 @@ def random_work(seed: int) -> Workload:
 
 def plan_of(policy: str, problem: PlanningProblem, options: PlanningOptions) -> Plan:
     if policy == "draining":
-        return Fold(Spread(), rule=DrainingFold).plan(problem, options)
+        return Fold(Spread()).plan(problem, options)
     if policy == "replan":
         return SolverReplan(looks_ahead=False).plan(problem, options)
     if policy == "tau":

@@ -15,12 +15,10 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
-from rlhfless.scheduling.baselines import Random
-from rlhfless.scheduling.fold import Fold
-from rlhfless.scheduling.fold_draining import DrainingFold
+from rlhfless.scheduling.assignments import Random, Spread
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
-from rlhfless.scheduling.round_robin import Spread
+from rlhfless.scheduling.rules import DrainingFold, Fold
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, PlanningError, Workload
 from solver.lengths.survival import from_batch, from_scenarios, known_lengths
 from solver.model.plan import Plan
@@ -342,7 +340,7 @@ def test_links_send_one_response_at_a_time_between_looks_too():
 def test_draining_keeps_links_slots_and_every_response(seed, slots):
     truth, forecast = truth_and_forecast(seed=seed)
     latency = replace(LATENCY, max_batch=slots, per_response_s=3e-4)
-    plan = Fold(rule=DrainingFold).plan(*given_(forecast, latency=latency, seed=seed))
+    plan = Fold().plan(*given_(forecast, latency=latency, seed=seed))
     record, seen = watched(plan, truth, latency)
     assert sorted(record.completions) == list(range(len(truth)))
     assert any(decisions for _, decisions in seen)
@@ -370,14 +368,3 @@ def test_draining_folds_to_the_square_root_and_evens_out_what_stays():
     moves = rule.decide(1.0, state)
     assert moves == [Move(29, 1), Move(0, 1)]
     assert rule.decide(1.0, state) == moves  # transfers without length: the links are free at once
-
-
-def test_draining_beats_cutting_where_transfers_take_time():
-    values = np.zeros(2)
-    for seed in range(3):
-        truth, forecast = truth_and_forecast(seed=seed)
-        for k, fold in enumerate((Fold(rule=DrainingFold), Fold())):
-            plan = fold.plan(*given_(forecast, seed=seed, latency=replace(LATENCY, per_response_s=3e-4)))
-            record = executed(plan, truth, replace(LATENCY, per_response_s=3e-4))
-            values[k] += actor_seconds(record) + plan.rule.nu * record.makespan_s
-    assert values[0] < values[1]

@@ -17,10 +17,17 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import PlanningOptions, make_policy
-from rlhfless.scheduling.baselines import Random
-from rlhfless.scheduling.number_partitioning import KarmarkarKarp, largest_differencing, longest_first
-from rlhfless.scheduling.right_sizing import predicted_sums, responses_of, right_sized
-from rlhfless.scheduling.rlhfless import LocalCut, WithLocalCut
+from rlhfless.scheduling.assignments import (
+    Random,
+    SplitPrompts,
+    balanced_ranks,
+    largest_differencing,
+    longest_first,
+    predicted_sums,
+    responses_of,
+    right_sized,
+)
+from rlhfless.scheduling.rules import LocalCut, WithLocalCut
 from rlhfless.simulate import SimulationConfig, logged_steps
 from rlhfless.trace import validate
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Plan, Workload
@@ -133,10 +140,10 @@ def test_right_sizing_is_that_of_the_random_split():
         order = Canonical.of(work).prompt[np.random.default_rng(seed).permutation(32)]
         given_ = asked(work, phases=phases, seed=seed, objective=Objective(0.4))
 
-        def split(_, prompts, n, order=order):
-            return [order[a:b] for a, b in equal_counts(len(prompts), n)]
+        def assign(n, work=work, order=order):
+            return responses_of(work, [order[a:b] for a, b in equal_counts(len(order), n)])
 
-        mine, theirs = right_sized("random", split, given_[0]), Random().plan(*given_)
+        mine, theirs = right_sized("random", assign, len(order), given_[0]), Random().plan(*given_)
         assert [{*a.responses} for a in mine.actors] == [{*a.responses} for a in theirs.actors]
         assert (mine.makespan_s, mine.gpu_seconds) == (pytest.approx(theirs.makespan_s), pytest.approx(theirs.gpu_seconds))
 
@@ -176,8 +183,8 @@ def test_chunks_keep_the_given_order_and_the_first_ones_have_one_more():
 def test_unequal_counts_are_balanced_at_least_as_well():
     work = log_normal_workload(30, seed=4)
     spread = {}
-    for equal in (True, False):
-        plan = KarmarkarKarp(equal_counts=equal).plan(*asked(work, objective=Objective(1.0)))
+    for equal, split in ((True, balanced_ranks), (False, largest_differencing)):
+        plan = SplitPrompts("balanced", split).plan(*asked(work, objective=Objective(1.0)))
         sums = [int(work.response_tokens[list(a.responses)].sum()) for a in plan.actors]
         counts = [len(a.prompts) for a in plan.actors]
         spread[equal] = max(sums) - min(sums)

@@ -13,8 +13,8 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import PlanningOptions, make_policy
-from rlhfless.scheduling.fold_draining import DrainingFold
-from rlhfless.scheduling.round_robin import Spread
+from rlhfless.scheduling.assignments import Spread
+from rlhfless.scheduling.rules import DrainingFold
 from solver import Cluster, LatencyModel, Plan, Workload
 from solver.lengths.survival import known_lengths
 from solver.model.problem import PlanningProblem

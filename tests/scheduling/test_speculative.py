@@ -10,9 +10,8 @@ import pytest
 from error_messages import refused
 
 from rlhfless.scheduling import PlanningOptions, PolicyError, make_policy, policy_names
-from rlhfless.scheduling.fold import SquareRoot
-from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.replan import SolverReplan
+from rlhfless.scheduling.rules import DrainingFold
 from rlhfless.scheduling.speculative import Speculative
 from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, Workload
 from solver.model.acceptance import Acceptance
@@ -97,7 +96,8 @@ def test_drafts_let_a_fold_wait_longer() -> None:
     """A thin actor gains more from drafts than a full one, so at the same price more of them are kept for as many responses."""
     fast, price = drafted(LATENCY, ACCEPTANCE).affine, 20.0
     shares = [model.per_response_s + 100 * model.per_kv_token_s for model in (LATENCY, fast)]
-    kept = [SquareRoot(price, model).squared(64, share) for model, share in zip((LATENCY, fast), shares, strict=True)]
+    rules = [DrainingFold(price, model, 64, 4) for model in (LATENCY, fast)]
+    kept = [rule.best_squared(64, share) for rule, share in zip(rules, shares, strict=True)]
     assert kept[1] > 1.2 * kept[0]
 
 

@@ -16,7 +16,7 @@ from error_messages import refused
 from rlhfless.errors import InputError
 from rlhfless.plots.time_cost import results_by_policy
 from rlhfless.scheduling import PlanningOptions, PolicyError, make_policy
-from rlhfless.scheduling.planning_time import PlanningTime
+from rlhfless.scheduling.policy import PlanningTime
 from rlhfless.scheduling.solver import Solver
 from rlhfless.simulate import (
     SimulationConfig,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import solver
 from rlhfless.latency import load_profile
+from rlhfless.scheduling.assignments import Spread
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
-from rlhfless.scheduling.round_robin import Spread
 from rlhfless.simulate import LoggedStep, SimulationConfig, WholeStep, logged_steps
 from rlhfless.simulate.whole_steps import generations, step_part
 from rlhfless.simulate.whole_steps.assignments import Assignment

@@ -8,15 +8,19 @@ import numpy as np
 from hypothesis import strategies as st
 
 from solver.model.admission import Admission
+from solver.timing.batch import Batch, PassTokens
 
 
 class Queue(NamedTuple):
-    """Arguments of ``schedule``."""
+    """Responses of one actor: iterations, context, most KV tokens, and cached tokens of each."""
 
     remaining: np.ndarray
     context: np.ndarray
     most: np.ndarray
     there: np.ndarray
+
+    def batch(self, admission: Admission, running: int = 0, drafts: PassTokens | None = None) -> Batch:
+        return Batch(self.remaining, self.context, self.context - self.there, self.most, admission, running, drafts)
 
 
 @st.composite

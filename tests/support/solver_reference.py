@@ -102,7 +102,7 @@ def simulate_mixed(
     admission: Admission,
     running: int = 0,
 ) -> MixedRun:
-    """``simulate`` with mixed prefill, from the rule in the docstring of ``solver.timing.mixed_prefill``."""
+    """``simulate`` with mixed prefill, from the rule in the docstring of ``solver.timing.batching``."""
     left, ctx = list(remaining), list(context)
     to_compute = [tokens - there for there, tokens in zip(cached_tokens, ctx, strict=True)]
     queue = deque(i for i in range(running, len(left)) if left[i] > 0)

@@ -11,12 +11,10 @@ from rlhfless.engine.simulated.accepted_runs import DrawnRuns
 from rlhfless.engine.simulated.drafted import DraftedEngineFactory
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import EngineFactory, phase_work_items
-from rlhfless.scheduling.baselines import Random, Static
-from rlhfless.scheduling.fold import Fold
-from rlhfless.scheduling.fold_draining import DrainingFold
+from rlhfless.scheduling.assignments import Random, Spread, Static
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
-from rlhfless.scheduling.round_robin import Spread
+from rlhfless.scheduling.rules import Fold
 from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.simulate.whole_steps.generated import executed, executed_record, requests_of
 from solver import Cluster, LatencyModel, Objective, Plan, PlanningProblem, Workload
@@ -126,7 +124,7 @@ def _plan(problem: PlanningProblem, rng: np.random.Generator) -> Plan:
         return Random().plan(replace(problem, share_prefill=bool(rng.random() < 0.5)), options)
     spread = Spread(actors=actors)
     if kind == 2:
-        return Fold(spread, rule=DrainingFold).plan(problem, options)
+        return Fold(spread).plan(problem, options)
     plan, total = spread.plan(problem, options), len(problem.workload)
     return plan if kind == 3 or actors < 2 else replace(plan, rule=GlobalCut(max(1, total // 3), total, keep=1))
 

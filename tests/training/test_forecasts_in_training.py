@@ -12,7 +12,7 @@ from training_samples import config
 
 from rlhfless.executor import ProcessPool
 from rlhfless.predict import EwmaPredictor, InFlightPredictor
-from rlhfless.predict.group_posterior import InFlightLengths
+from rlhfless.predict.length_model import InFlightLengths
 from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.training.loop import Trainer, train
 from solver.lengths.forecast import LengthForecast

@@ -1,8 +1,8 @@
 """Batch scheduler of an actor: the batch, the queue, and the admission rule applied to them, one iteration at a time.
 
 ``solver.timing.batching`` has the same rule for whole schedules in arrays. With a token budget an iteration feeds prompts in
-chunks beside decoding, by the rule of ``solver.timing.mixed_prefill``. Without one every context is computed in the iteration
-in which its response joins. Plans change nothing until they are entered, so a plan may be dropped.
+chunks beside decoding. Without one every context is computed in the iteration in which its response joins. Plans change nothing
+until they are entered, so a plan may be dropped.
 """
 
 from __future__ import annotations

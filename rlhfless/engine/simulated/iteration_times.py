@@ -9,7 +9,7 @@ import numpy as np
 
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
-from solver.timing.batching import Timeline
+from solver.timing.timeline import Timeline
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,8 @@ from rlhfless.engine.simulated.running_batch import RunningBatch
 from rlhfless.engine.simulated.schedule import SimulatedSchedule
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
-from solver.timing.batching import timeline
+from solver.timing.batch import Batch
+from solver.timing.timeline import timeline
 
 Schedule = SimulatedSchedule | RunningBatch
 
@@ -36,7 +37,7 @@ def scheduled(
     remaining = np.maximum(members["target_tokens"] - members["generated_tokens"], 0)
     max_kv_tokens = members["prompt_tokens"] + members["max_tokens"]
     cached = cached_tokens(members, remaining, cached_prompts)
-    run = timeline(remaining, context, max_kv_tokens, cached, latency, admission, running)
+    run = timeline(Batch(remaining, context, context - cached, max_kv_tokens, admission, running), latency)
     residency = run.residency
     if len(residency.response) == len(members) and (residency.response[1:] < residency.response[:-1]).any():
         order = residency.response.argsort()

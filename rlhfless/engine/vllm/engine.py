@@ -2,7 +2,7 @@
 
 The batch scheduler that all engines share decides which responses are in the batch. So vLLM gets a response when it joins, and
 always has room for all that it got. vLLM feeds prompts in chunks beside decoding, up to a token budget, by the rule of
-``solver.timing.mixed_prefill``, and computes both in one pass. The measured time is split between the two spans by their
+``solver.timing.batching``, and computes both in one pass. The measured time is split between the two spans by their
 tokens. Calls of vLLM are in adapter.py.
 
 vLLM shares the KV cache of equal prefixes within an actor by itself, in whole blocks. Plans that hand prefixes over are refused

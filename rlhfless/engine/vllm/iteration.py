@@ -76,7 +76,7 @@ class Iteration:
     host_s: float = 0.0
 
     def charged_s(self, latency: LatencyModel) -> float:
-        """Return the latency model's seconds of the iteration, as ``solver.timing.batching`` charges it.
+        """Return the latency model's seconds of the iteration, as ``solver.timing.timeline`` charges it.
 
         With mixed prefill the last token of a context counts as one that is decoded.
         """

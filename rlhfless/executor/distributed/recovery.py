@@ -1,7 +1,7 @@
 """Plans the rest of a step again when an actor is lost or slow: which actors take its responses, and which new ones start.
 
 Inputs: what a rule may see, a forecast of lengths, latency models and free GPUs. Output: a ``RecoveryPlan``. There are two ways
-to continue. Either the surviving actors take the responses over, as after a cut (``rlhfless.scheduling.receivers``), or
+to continue. Either the surviving actors take the responses over, as after a cut (``rlhfless.scheduling.rules``), or
 ``solver.plan`` plans them for a number of new actors. Each candidate is timed by the planning model together with
 all running work. The best one for the objective is chosen, including the time and cost spent so far.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import solver
-from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
+from rlhfless.scheduling.rules import ReceiverRoom, hand_over
 from solver.lengths.remaining import RemainingLengths
 from solver.model.admission import Admission
 from solver.model.cluster import Cluster
@@ -28,8 +28,9 @@ from solver.model.plan import ActorPlan
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, StepState
 from solver.model.workload import IntArray, Workload
-from solver.timing.batching import busy_s
+from solver.timing.batch import Batch
 from solver.timing.evaluate import admission_of, ready_s
+from solver.timing.timeline import busy_s
 
 
 @dataclass(frozen=True)
@@ -176,10 +177,9 @@ def _key(
             return 0.0
         indices = np.array(responses, dtype=np.int64)
         context = workload.context_tokens[indices]
-        cached = np.where(np.arange(len(indices)) < running, context, 0)
-        return busy_s(
-            workload.remaining_tokens[indices], context, workload.reserved_tokens[indices], cached, model.affine, admission
-        )
+        prefill = np.where(np.arange(len(indices)) < running, 0, context)
+        reserved = workload.reserved_tokens[indices]
+        return busy_s(Batch(workload.remaining_tokens[indices], context, prefill, reserved, admission), model.affine)
 
     for g in (*work.survivors, *(() if slow_actor is None else (slow_actor,))):
         responses = [*g.view.unfinished, *g.view.arriving, *(r for r, to in moves.items() if to == g.view.actor)]

@@ -30,7 +30,7 @@ class KvTransfers:
     """Transfers of a step on the virtual clock.
 
     An actor's link sends one transfer at a time, in the order in which they were ordered. Receiving makes no link busy (as in
-    ``solver.replanning.migrations`` and ``solver.prefix_sharing.kv_transfer``). It shares its node's link with other actors
+    ``solver.replanning.migrations`` and ``solver.prefix_sharing.placement``). It shares its node's link with other actors
     where node links are shared. A cache that is still being transferred is sent on once it has arrived.
 
     Attributes:

@@ -12,12 +12,10 @@ from itertools import product
 
 import numpy as np
 
-from rlhfless.scheduling.baselines import Random
-from rlhfless.scheduling.fold import Fold
-from rlhfless.scheduling.fold_draining import DrainingFold
+from rlhfless.scheduling.assignments import Random, Spread
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
-from rlhfless.scheduling.round_robin import Spread
+from rlhfless.scheduling.rules import Fold
 from solver.generation.canonical_order import Canonical
 from solver.generation.random_split import assign_prompts
 from solver.model.plan import Plan
@@ -122,7 +120,7 @@ class Assignments:
 
     def _assigned(self, by: str, actors: int) -> Plan:
         if by == FOLDED:
-            return Fold(Spread(actors=actors), rule=DrainingFold).plan(self.problem, self.options)
+            return Fold(Spread(actors=actors)).plan(self.problem, self.options)
         if by in (RANDOM, CACHED):
             canonical, points = self._canonical, replace(self.points, share_prefill=by == CACHED)
             groups = assign_prompts(canonical.workload, self._shuffled, actors)

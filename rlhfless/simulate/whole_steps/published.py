@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from rlhfless.engine.protocol import Request
 from rlhfless.scheduling import make_policy
-from rlhfless.scheduling.baselines import Static
+from rlhfless.scheduling.assignments import Static
 from rlhfless.simulate.drafted_steps import drafted_engines
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed

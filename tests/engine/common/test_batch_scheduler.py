@@ -116,7 +116,7 @@ def cases(draw: st.DrawFn) -> tuple[Queue, Admission, int | None, int]:
 def test_every_iteration_has_the_batch_that_the_arrays_have(case: tuple[Queue, Admission, int | None, int]) -> None:
     """With separate and mixed prefill, with either admission rule, from an empty batch or a running one."""
     queue, admission, token_budget, running = case
-    assert scheduled(*case) == in_arrays(schedule(*queue, admission, running, token_budget=token_budget))
+    assert scheduled(*case) == in_arrays(schedule(queue.batch(admission, running), token_budget))
 
 
 def test_a_plan_that_is_dropped_changes_nothing() -> None:

@@ -21,8 +21,9 @@ from rlhfless.engine.simulated.engine import MOVED_KV, SimulatedEngine
 from rlhfless.errors import InputError
 from solver import LatencyModel, Workload
 from solver.model.admission import Admission
-from solver.timing.batching import timeline
+from solver.timing.batch import Batch
 from solver.timing.evaluate import cached_tokens
+from solver.timing.timeline import timeline
 
 LIMIT = 20
 ODD_S = math.pi * 1e-3  # moments that never fall on an iteration boundary
@@ -378,7 +379,7 @@ def test_undisturbed_it_is_the_timeline_of_evaluate(data, latency, admission):
     new = [replace(r, cached_tokens=(*received, 0)[r.prompt], shares_prompt=shares) for r in data.draw(requests(0, 10))]
     work = Workload([12, 5, 0], [r.prompt for r in new], [r.target_tokens for r in new], max_response_tokens=LIMIT)
     there = cached_tokens(work, range(len(new)), (0, 1), received, shares)
-    run = timeline(work.remaining_tokens, work.context_tokens, work.reserved_tokens, there, latency, admission)
+    run = timeline(Batch.of(work, np.arange(len(work)), there, admission), latency)
     engine = SimulatedEngine(latency, admission, 3.0)
     engine.add(new)
     progress = engine.advance(math.inf)

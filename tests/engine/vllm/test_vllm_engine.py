@@ -37,6 +37,7 @@ from rlhfless.engine.vllm.engine import VllmEngine
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.errors import InputError
 from solver.model.admission import Admission
+from solver.timing.batch import Batch
 from solver.timing.batching import schedule
 
 pytestmark = needs_vllm
@@ -217,7 +218,7 @@ def test_its_iterations_are_those_of_mixed_prefill(call: Call, first: Path, budg
     fed, ended = call(counted, first, wanted, budget)
     columns = (np.array([getattr(r, name) for r in wanted]) for name in ("target_tokens", "prompt_tokens", "prompt_tokens"))
     remaining, context, most = columns
-    stays = schedule(remaining, context, most + LIMIT, np.zeros(len(wanted), np.int64), ROOMY, token_budget=budget)
+    stays = schedule(Batch(remaining, context, context, most + LIMIT, ROOMY), budget)
     batch, _, prompts = stays.per_iteration()
     assert fed == (batch + prompts).tolist()
     assert ended == dict(enumerate(stays.last.tolist()))

@@ -246,10 +246,8 @@ def test_a_plan_with_shared_and_partial_prefixes_is_executed_as_it_is_planned():
     )  # fmt: skip
     cluster = Cluster(2, 4, 1, usd_per_gpu_hour=3.6)
     plan = assemble("random", np.arange(36).reshape(12, 3).T.reshape(4, 9), PlanningProblem(workload, cluster, latency))
-    for learner_node, streamed in ((None, True), (0, False)):
-        found = deduplicate(
-            plan, PlanningProblem(workload, cluster, latency), ids, learner_node=learner_node, streamed=streamed
-        )
+    for learner_node in (None, 0):
+        found = deduplicate(plan, PlanningProblem(workload, cluster, latency), ids, learner_node=learner_node)
         assert found.how == "prefill actor"
         assert {t for a in found.plan.actors for t in a.prefix_tokens} & set(range(1, 80)), "a part of a prompt is received"
         record = run_step(found.plan, requests_of(workload), SimulatedEngine, latency, cluster)

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import PlanningOptions, make_policy
-from rlhfless.scheduling.fold import Fold
-from rlhfless.scheduling.fold_draining import DrainingFold
+from rlhfless.scheduling.assignments import Spread
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
-from rlhfless.scheduling.round_robin import Spread
+from rlhfless.scheduling.rules import Fold
 from solver import NonGenerationPhases, Plan
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, Cut, Decision, Move, StepState, Trigger
@@ -338,7 +337,7 @@ def ruled_plan(policy: str, step: Step, seed: int) -> Plan:
     if policy == "restless":
         return replace(make_policy("static").plan(problem, options), rule=Restless(seed))
     if policy == "spread+drain":
-        return Fold(Spread(), rule=DrainingFold).plan(problem, options)
+        return Fold(Spread()).plan(problem, options)
     if policy in ("solver+replan", "oracle+replan"):
         known = replace(problem, workload=step.truth) if policy == "oracle+replan" else problem
         return (OracleReplan if policy == "oracle+replan" else SolverReplan)(looks_ahead=False).plan(known, options)

@@ -16,10 +16,10 @@ from solver.generation.prompt_dealing import candidate_counts
 from solver.generation.random_split import random_split
 from solver.model.admission import Admission
 from solver.model.problem import PlanningProblem
-from solver.timing.batching import timeline
+from solver.timing.batch import Batch, peak_tokens
 from solver.timing.evaluate import Evaluation
 from solver.timing.group_times import GroupTimes
-from solver.timing.refill import peak_tokens
+from solver.timing.timeline import timeline
 
 LITTLE = LatencyModel("little", 1, 0.03, 3e-5, 2e-8, prefill_per_token_s=1e-5, start_s=2.0, kv_capacity_tokens=4000)
 CLUSTER = Cluster(8, 8, 1)
@@ -126,7 +126,7 @@ def test_the_peaks_of_those_that_join_at_once_are_those_of_their_time_lines(spli
     peaks = peak_tokens(remaining, context, edges)
     for g, (first, last) in enumerate(itertools.pairwise(edges.tolist())):
         n, p = remaining[first:last], context[first:last]
-        run = timeline(n, p, p + n, np.zeros_like(p), LITTLE, Admission(last - first, 10**9))
+        run = timeline(Batch(n, p, p, p + n, Admission(last - first, 10**9)), LITTLE)
         assert peaks[g] == run.kv_tokens.max(initial=0)
 
 
@@ -137,6 +137,6 @@ def test_groups_take_what_each_takes_alone(split):
     times = GroupTimes.of(work, LITTLE, admission, np.arange(len(work)))
     alone = []
     for first, last in itertools.pairwise(edges.tolist()):
-        own = work.remaining_tokens[first:last], work.context_tokens[first:last], work.reserved_tokens[first:last]
-        alone.append(timeline(*own, np.zeros(last - first, dtype=int), LITTLE, admission).busy_s)
+        own = Batch.of(work, np.arange(first, last), np.zeros(last - first, dtype=int), admission)
+        alone.append(timeline(own, LITTLE).busy_s)
     np.testing.assert_allclose(times.busy_s(edges)[0], alone, rtol=1e-9, atol=1e-12)

@@ -8,7 +8,7 @@ from pipeline_samples import least, random_problem, tiny_problem
 from rlhfless.paper.fused_pipelines import rlhfuse_instances
 from solver.pipeline import Chain, PipelineProblem, schedule_pipeline
 from solver.pipeline.bounds import latency_bound, memory_bound, next_sum
-from solver.pipeline.operations import Operations
+from solver.pipeline.problem import Operations
 
 PUBLISHED = (708, 372, 225, 702, 366, 225, 618, 330, 186, 606, 318, 186)
 SPLIT = (684, 348, 180, 682, 346, 178, 590, 302, 158, 586)

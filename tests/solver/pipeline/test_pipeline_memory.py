@@ -12,11 +12,10 @@ from pipeline_samples import least, peak_memory, random_problem, start_times, ti
 from rlhfless.paper.fused_pipelines import rlhfuse_instances
 from solver.pipeline import PipelinePlan, fused, schedule_pipeline, serial
 from solver.pipeline.bounds import latency_bound
-from solver.pipeline.compiled import compiled_kernels
+from solver.pipeline.kernels import PLAIN, compiled_kernels
 from solver.pipeline.listing import ListScheduler
-from solver.pipeline.operations import Operations
-from solver.pipeline.rule_search import RuleSearch, orders_within
-from solver.pipeline.search import Work, first_rules
+from solver.pipeline.problem import Operations
+from solver.pipeline.search import RuleSearch, Work, first_rules, orders_within
 
 INSTANCES = rlhfuse_instances()
 
@@ -110,7 +109,7 @@ def test_rules_never_exceed_the_capacity() -> None:
     for seed in range(4):
         ops = Operations.of(random_problem(seed))
         capacity = 2.0 * max(ops.taken)
-        search = RuleSearch(ops, capacity, latency_bound(ops), None)
+        search = RuleSearch(ops, False, capacity, latency_bound(ops), PLAIN)
         found = search.search(Work(1.0), np.random.default_rng(0), passes=40)
         if found is not None:
             problem = random_problem(seed)
@@ -119,21 +118,21 @@ def test_rules_never_exceed_the_capacity() -> None:
 
 
 def test_without_numba_the_search_runs_in_plain_python() -> None:
-    assert compiled_kernels() is None
+    assert compiled_kernels() is PLAIN
     plan = schedule_pipeline(random_problem(5), objective="latency_then_memory", time_limit_s=0.1)
     assert not plan.search.compiled
     assert "plain Python" in plan._repr_html_()
 
 
 @pytest.mark.full
-def test_compiled_kernelses_are_the_same() -> None:
+def test_compiled_passes_are_the_same() -> None:
     pytest.importorskip("numba")
     compiled = compiled_kernels()
-    assert compiled is not None
+    assert compiled.compiled
     for split in (False, True):
-        ops = Operations.of(random_problem(3, split=split)).reversed
-        for rule in first_rules(ops):
-            plain, fast = ListScheduler(ops), ListScheduler(ops, compiled=compiled.list_pass)
+        ops = Operations.of(random_problem(3, split=split))
+        for rule in first_rules(ops.reversed):
+            plain, fast = ListScheduler(ops, backward=True), ListScheduler(ops, backward=True, kernels=compiled)
             assert plain.schedule(rule) == fast.schedule(rule)
             assert plain.orders() == fast.orders()
             assert plain.device_ends() == fast.device_ends()
@@ -143,8 +142,8 @@ def test_orders_that_are_late_by_little_end_the_search_by_rules() -> None:
     ops = Operations.of(random_problem(1))
     capacity, latency = 2.0 * max(ops.taken), latency_bound(ops) // 2  # which no schedule keeps
     work, shorter = Work(1.0), Work(1.0)
-    both = orders_within(ops, capacity, latency, (work, 0, 20), None)
-    backwards = orders_within(ops, capacity, latency, (shorter, 0, 20), None, near=10.0 * latency)
+    both = orders_within(ops, capacity, latency, work, 0, 20, PLAIN)
+    backwards = orders_within(ops, capacity, latency, shorter, 0, 20, PLAIN, near=10.0 * latency)
     assert both is not None
     assert backwards is not None
     assert 0 < both[0] <= backwards[0]

@@ -8,22 +8,20 @@ from pipeline_samples import peak_memory, random_problem, start_times
 from rlhfless.paper.fused_pipelines import rlhfuse_instances
 from solver.pipeline import PipelineProblem, fused, schedule_pipeline
 from solver.pipeline.bounds import latency_bound
-from solver.pipeline.compiled import Kernels, compiled_kernels, is_compiled, kernels_for
-from solver.pipeline.evaluate import evaluate_orders, peaks
-from solver.pipeline.listing import ListScheduler, Orders, backwards, limits, longest_tail_first
-from solver.pipeline.operations import Operations
-from solver.pipeline.order_search import OrderSearch, earlier
-from solver.pipeline.search import Work
-from solver.pipeline.squeeze import squeezed
+from solver.pipeline.kernels import PLAIN, Kernels, compiled_kernels, is_compiled, kernels_for
+from solver.pipeline.listing import ListScheduler, Orders, evaluate_orders, limits, longest_tail_first, peaks
+from solver.pipeline.memory import squeezed
+from solver.pipeline.problem import Operations
+from solver.pipeline.search import OrderSearch, Work, earlier
 
 SMALL = fused((4, 2, 8), (2, 1, 4), activations=(2, 1))
 
 
 def by_tails(ops: Operations) -> Orders:
     """Orders by "longest tail first" backwards in time, which take much memory."""
-    scheduler = ListScheduler(ops.reversed)
-    assert scheduler.schedule(longest_tail_first(ops.reversed)) is not None
-    return backwards(scheduler.orders())
+    scheduler = ListScheduler(ops, backward=True)
+    assert scheduler.schedule(longest_tail_first(scheduler.ops)) is not None
+    return scheduler.orders()
 
 
 def simulated(problem: PipelineProblem, ops: Operations, orders: Orders) -> tuple[float, float]:
@@ -34,11 +32,11 @@ def simulated(problem: PipelineProblem, ops: Operations, orders: Orders) -> tupl
     return max(end for _, end in spans.values()), peak_memory(problem, named)
 
 
-def annealed(ops: Operations, orders: Orders, capacity: float, kernels: Kernels | None = None) -> tuple[float, Orders, float]:
+def annealed(ops: Operations, orders: Orders, capacity: float, kernels: Kernels = PLAIN) -> tuple[float, Orders, float]:
     """Energy and orders of a short search, and the work that it counted."""
-    work = Work(0.05 if kernels is None else 0.001)  # 50,000 operations timed
+    work = Work(0.001 if kernels.compiled else 0.05)  # 50,000 operations timed
     search = OrderSearch(ops, limits(ops, capacity), latency_bound(ops), kernels)
-    energy, found = search.search(orders, (work, work.most_s, 3))
+    energy, found = search.search(orders, work, work.most_s, 3)
     return energy, found, work.spent_s
 
 
@@ -108,7 +106,7 @@ def test_the_same_seed_gives_the_same_orders_and_counts_the_same_work() -> None:
 
 
 def test_short_searches_run_in_plain_python() -> None:
-    assert kernels_for(0.1) is None
+    assert kernels_for(0.1) is PLAIN
     assert not is_compiled(0.1)
 
 
@@ -116,7 +114,7 @@ def test_short_searches_run_in_plain_python() -> None:
 def test_compiled_changes_are_the_same() -> None:
     pytest.importorskip("numba")
     kernels = compiled_kernels()
-    assert kernels is not None
+    assert kernels.compiled
     for split in (False, True):
         ops = Operations.of(random_problem(3, split=split))
         orders = by_tails(ops)

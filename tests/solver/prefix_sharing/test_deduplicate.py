@@ -16,14 +16,14 @@ import solver
 from rlhfless.latency import load_profile
 from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.plan import ActorPlan, Plan, Prefill
-from solver.prefix_sharing.choose_prefixes import choose_prefixes
-from solver.prefix_sharing.costs_and_savings import PrefixCosts
+from solver.prefix_sharing.choose_prefixes import PrefixCosts, choose_prefixes
 from solver.prefix_sharing.deduplicate import computations, deduplicate
 from solver.prefix_sharing.placement import place
 from solver.prefix_sharing.prefix_tree import PrefixTree
-from solver.timing.batching import timeline
+from solver.timing.batch import Batch
 from solver.timing.build_plan import assemble, timed
 from solver.timing.evaluate import admission_of, cached_tokens
+from solver.timing.timeline import timeline
 
 L40S = l40s(
     prefill_per_token_s=3e-5, prefill_base_s=5e-3, transfer_base_s=5e-3, transfer_per_kv_token_s=1.2e-6, start_s=0.1, sync_s=0.1
@@ -35,12 +35,9 @@ def computed_tokens(plan, workload, latency):
     total = 0
     for actor in plan.actors:
         chosen = np.asarray(actor.responses, dtype=np.int64)
-        run = timeline(
-            workload.remaining_tokens[chosen], workload.context_tokens[chosen], workload.reserved_tokens[chosen],
-            cached_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts), latency,
-            admission_of(latency, actor.max_batch),
-        )  # fmt: skip
-        total += int(run.prefill_tokens.sum())
+        cached = cached_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts)
+        batch = Batch.of(workload, chosen, cached, admission_of(latency, actor.max_batch))
+        total += int(timeline(batch, latency).prefill_tokens.sum())
     return total
 
 

@@ -15,14 +15,14 @@ import solver
 from rlhfless.latency import load_profile
 from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.plan import ActorPlan, Plan
-from solver.prefix_sharing.kv_transfer import (
+from solver.prefix_sharing.placement import (
     bandwidth_bytes_per_s,
-    pool_of_node,
+    nodes_of,
+    place,
     prefill_done_s,
     schedule_transfers,
     transfer_coefficients,
 )
-from solver.prefix_sharing.placement import place
 from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.timing.build_plan import assemble
 
@@ -75,8 +75,6 @@ def test_times_by_hand_on_the_learners_gpus():
     assert placement.plan.makespan_s == pytest.approx(55.5)
     assert placement.late == ()
     assert "actor 1: node 1, transfer 2.500 s, decodes from 5.50 s to 55.50 s, slack 0.00 s" in repr(placement)
-    frame = placement.to_frame()
-    assert frame["near"].tolist() == [False, True, True]
 
 
 def test_the_papers_timing_waits_for_the_whole_prefill():
@@ -129,7 +127,8 @@ def test_bandwidths_come_from_the_cluster_or_else_from_the_latency_model():
     mixed = MixedCluster(
         [GpuPool("a", 2, 4, node_bytes_per_s=9.0, network_bytes_per_s=5.0), GpuPool("b", 1, 4, network_bytes_per_s=3.0)]
     )
-    a, b = pool_of_node(mixed, 1), pool_of_node(mixed, 2)
+    assert [(node.pool_index, node.first_gpu) for node in nodes_of(mixed)] == [(0, 0), (0, 4), (1, 8)]
+    a, b = (nodes_of(mixed)[n].pool for n in (1, 2))
     pairs = ((a, a, True), (a, a, False), (a, b, False), (b, b, True))
     assert [bandwidth_bytes_per_s(*pair) for pair in pairs] == [9.0, 5.0, 3.0, None]
     slow = replace(LATENCY, transfer_per_kv_token_s=7.0)

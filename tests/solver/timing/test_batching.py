@@ -12,15 +12,16 @@ from solver_strategies import latencies
 
 import solver
 from solver.model.admission import Admission
-from solver.timing.batching import _joins, _joins_by_run, busy_s, schedule, timeline
-from solver.timing.refill import schedule_with_refill
+from solver.timing.batch import Batch
+from solver.timing.batching import schedule
+from solver.timing.timeline import busy_s, timeline
 
 
 @given(st.data(), queues(), latencies())
 @settings(max_examples=100, deadline=None)
 def test_residencies_and_times_are_those_of_the_plain_simulation(data, queue, latency):
     admission = data.draw(admissions(queue))
-    run = timeline(*queue, latency, admission)
+    run = timeline(queue.batch(admission), latency)
     visits, end_s = simulate(*(column.tolist() for column in queue), latency, admission)
     stays = run.residency
     columns = (stays.response, stays.first, stays.last, stays.context, stays.prefill)
@@ -39,7 +40,7 @@ def test_a_batch_that_runs_already_goes_on_as_in_the_plain_simulation(data, queu
         room = min(room, int(np.searchsorted(np.cumsum(queue.most), admission.kv_capacity_tokens, side="right")))
     running = data.draw(st.integers(0, min(room, len(queue.remaining))))
     queue.there[:running] = queue.context[:running]
-    run = timeline(*queue, latency, admission, running)
+    run = timeline(queue.batch(admission, running), latency)
     visits, end_s = simulate(*(column.tolist() for column in queue), latency, admission, running)
     stays = run.residency
     columns = (stays.response, stays.first, stays.last, stays.context, stays.prefill)
@@ -51,7 +52,7 @@ def test_a_batch_that_runs_already_goes_on_as_in_the_plain_simulation(data, queu
 @settings(max_examples=100, deadline=None)
 def test_slots_and_memory_are_never_exceeded(data, queue, latency):
     admission = data.draw(admissions(queue))
-    run = timeline(*queue, latency, admission)
+    run = timeline(queue.batch(admission), latency)
     stays = run.residency
     counted = np.zeros(len(run.batch), dtype=np.int64)
     for response, first, last in zip(stays.response, stays.first, stays.last, strict=True):
@@ -65,39 +66,19 @@ def test_slots_and_memory_are_never_exceeded(data, queue, latency):
 @settings(max_examples=100, deadline=None)
 def test_every_response_gets_all_its_iterations_and_only_preempt_splits_them(data, queue):
     admission = data.draw(admissions(queue))
-    stays = schedule(*queue, admission)
+    stays = schedule(queue.batch(admission))
     decoded = np.bincount(stays.response, weights=stays.last - stays.first, minlength=len(queue.remaining))
     assert decoded.tolist() == queue.remaining.tolist()
     if admission.rule == "reserve":
         assert sorted(stays.response.tolist()) == list(range(len(queue.remaining)))
 
 
-@given(st.data(), queues())
-@settings(max_examples=100, deadline=None)
-def test_the_fast_path_is_the_general_path(data, queue):
-    admission = data.draw(admissions(queue))
-    stays = schedule(*queue, admission)
-    general = schedule_with_refill(queue.remaining, queue.context, queue.most, queue.context - queue.there, admission, 0)
-    for name in ("first", "last", "context", "prefill"):
-        assert sorted(zip(stays.response.tolist(), getattr(stays, name).tolist(), strict=True)) == sorted(
-            zip(general.response.tolist(), getattr(general, name).tolist(), strict=True)
-        )
-
-
-@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9)), min_size=1, max_size=12), st.integers(1, 30))
-@settings(max_examples=100, deadline=None)
-def test_neighbours_of_equal_length_join_as_they_would_one_by_one(runs, slots):
-    lengths = np.repeat(*np.array(runs).T)
-    slots = min(slots, len(lengths))
-    firsts = np.flatnonzero(np.diff(lengths, prepend=-1))
-    assert _joins_by_run(lengths, firsts, slots).tolist() == _joins(lengths, slots).tolist()
-
-
 def test_an_eviction_by_hand():
     """Two responses of context 4 and 5 tokens to go in 12 tokens of memory: both join, after two iterations they hold 12,
     after the third they would hold 14; the younger leaves with 7 tokens, waits two iterations and recomputes them."""
     five = np.array([5, 5])
-    stays = schedule(five, np.array([4, 4]), np.array([9, 9]), np.zeros(2, int), Admission(8, 12, "preempt"))
+    context = np.array([4, 4])
+    stays = schedule(Batch(five, context, context, np.array([9, 9]), Admission(8, 12, "preempt")))
     rows = zip(stays.response, stays.first, stays.last, stays.context, stays.prefill, strict=True)
     assert sorted(tuple(map(int, row)) for row in rows) == [(0, 0, 5, 4, 4), (1, 0, 3, 4, 4), (1, 5, 7, 7, 7)]
 
@@ -106,24 +87,26 @@ def test_a_part_that_is_there_shortens_the_prefill_and_a_whole_context_makes_non
     """Contexts of 10 with 10, 7 and 0 tokens there: one call for 3 + 10 tokens; then a slot is free and nothing is computed."""
     three, there = np.array([1, 2, 2, 1]), np.array([10, 7, 0, 10])
     latency = solver.LatencyModel("x", 1, 1.0, 0.0, prefill_base_s=0.5, prefill_per_token_s=0.1)
-    run = timeline(three, np.full(4, 10), np.full(4, 12), there, latency, Admission(3, 99))
+    batch = Batch(three, np.full(4, 10), 10 - there, np.full(4, 12), Admission(3, 99))
+    run = timeline(batch, latency)
     assert run.prefill_tokens.tolist() == [13, 0]
     assert run.prefill_s.tolist() == pytest.approx([0.5 + 1.3, 0.0])
     assert run.end_s.tolist() == pytest.approx([2.8, 3.8, 3.8, 3.8])
-    assert busy_s(three, np.full(4, 10), np.full(4, 12), there, latency, Admission(3, 99)) == pytest.approx(3.8)
+    assert busy_s(batch, latency) == pytest.approx(3.8)
 
 
 def test_who_is_evicted_computes_all_of_its_context_again():
     """As above by hand, but that both contexts were there at first."""
-    five, there = np.array([5, 5]), np.array([4, 4])
-    stays = schedule(five, np.array([4, 4]), np.array([9, 9]), there, Admission(8, 12, "preempt"))
+    five, context = np.array([5, 5]), np.array([4, 4])
+    stays = schedule(Batch(five, context, 0 * context, np.array([9, 9]), Admission(8, 12, "preempt")))
     rows = zip(stays.response, stays.first, stays.prefill, strict=True)
     assert sorted(tuple(map(int, row)) for row in rows) == [(0, 0, 0), (1, 0, 0), (1, 5, 7)]
 
 
 def test_zero_lengths_are_complete_at_once_and_take_no_slot():
     none = np.zeros(3, dtype=np.int64)
-    run = timeline(np.array([0, 4, 0]), none, none + 4, none, solver.LatencyModel("x", 1, 0.5, 0.0), Admission(1, 4))
+    batch = Batch(np.array([0, 4, 0]), none, none, none + 4, Admission(1, 4))
+    run = timeline(batch, solver.LatencyModel("x", 1, 0.5, 0.0))
     assert run.end_s.tolist() == [0.0, 2.0, 0.0]
     assert run.batch.tolist() == [1, 1, 1, 1]
 
@@ -138,5 +121,5 @@ def test_busy_seconds_without_iterations_are_those_of_the_timeline(data, rule):
     most = context + 40
     admission = Admission(data.draw(st.integers(1, 6)), data.draw(st.integers(70, 300)), rule)
     latency = solver.LatencyModel("x", 1, 2.0, 0.3, 0.01, prefill_base_s=0.7, prefill_per_token_s=0.05)
-    one_by_one = timeline(remaining, context, most, there, latency, admission).busy_s
-    assert busy_s(remaining, context, most, there, latency, admission) == pytest.approx(one_by_one, rel=1e-9, abs=1e-12)
+    batch = Batch(remaining, context, context - there, most, admission)
+    assert busy_s(batch, latency) == pytest.approx(timeline(batch, latency).busy_s, rel=1e-9, abs=1e-12)

@@ -17,11 +17,12 @@ import solver
 from solver.bounds.schedules import ScheduleBound
 from solver.model.admission import Admission
 from solver.model.iteration_table import IterationTable
-from solver.timing.batching import Timeline, busy_s, schedule, timeline
+from solver.timing.batch import Batch
+from solver.timing.batching import schedule
 from solver.timing.build_plan import assemble
 from solver.timing.evaluate import admission_of
 from solver.timing.group_times import GroupTimes
-from solver.timing.mixed_prefill import schedule_general, schedule_reserved
+from solver.timing.timeline import Timeline, busy_s, timeline
 
 
 def assert_same(run: Timeline, plain: MixedRun) -> None:
@@ -40,11 +41,11 @@ def assert_same(run: Timeline, plain: MixedRun) -> None:
 def test_residencies_and_times_are_those_of_the_plain_simulation(data, queue):
     admission = data.draw(admissions(queue))
     latency = data.draw(mixed_latencies(max_batch=admission.max_batch))
-    run = timeline(*queue, latency, admission)
+    run = timeline(queue.batch(admission), latency)
     plain = simulate_mixed(*(column.tolist() for column in queue), latency, admission)
     assert_same(run, plain)
     assert max(plain.fed, default=0) <= latency.token_budget
-    assert busy_s(*queue, latency, admission) == pytest.approx(max(plain.end_s), rel=1e-9, abs=1e-12)
+    assert busy_s(queue.batch(admission), latency) == pytest.approx(max(plain.end_s), rel=1e-9, abs=1e-12)
 
 
 @given(st.data(), queues())
@@ -58,23 +59,8 @@ def test_a_batch_that_runs_already_goes_on_as_in_the_plain_simulation(data, queu
     running = data.draw(st.integers(0, min(room, len(queue.remaining))))
     queue.there[: max(0, running - 1)] = queue.context[: max(0, running - 1)]
     latency = data.draw(mixed_latencies(max_batch=admission.max_batch))
-    run = timeline(*queue, latency, admission, running)
+    run = timeline(queue.batch(admission, running), latency)
     assert_same(run, simulate_mixed(*(column.tolist() for column in queue), latency, admission, running))
-
-
-@given(st.data(), queues())
-@settings(max_examples=200, deadline=None)
-def test_the_loop_for_reserved_memory_is_the_general_one(data, queue):
-    admission = data.draw(admissions(queue))
-    admission = Admission(admission.max_batch, max(admission.kv_capacity_tokens, int(queue.most.max())))
-    budget = admission.max_batch + data.draw(st.integers(0, 20))
-    arguments = (queue.remaining, queue.context, queue.most, queue.context - queue.there, admission, budget)
-    one, other = schedule_reserved(*arguments), schedule_general(*arguments, 0)
-    for name in ("first", "ready", "last", "context", "prefill"):
-        assert getattr(one, name).tolist() == getattr(other, name)[np.argsort(other.response)].tolist(), name
-    assert one.computed().tolist() == other.computed()[np.argsort(other.response)].tolist()
-    for mine, general in zip(one.chunks, other.ordered(np.argsort(other.response)).chunks, strict=True):
-        assert mine.tolist() == general.tolist()
 
 
 @given(st.data(), queues(), latencies())
@@ -82,7 +68,7 @@ def test_the_loop_for_reserved_memory_is_the_general_one(data, queue):
 def test_a_budget_that_nothing_reaches_schedules_as_separate_prefill_does(data, queue, latency):
     admission = data.draw(admissions(queue))
     mixed = latency.with_mixed_prefill(1000)
-    one, other = timeline(*queue, latency, admission), timeline(*queue, mixed, admission)
+    one, other = timeline(queue.batch(admission), latency), timeline(queue.batch(admission), mixed)
     assert other.residency.first.tolist() == one.residency.first.tolist() == other.residency.ready.tolist()
     assert other.residency.last.tolist() == one.residency.last.tolist()
 
@@ -93,8 +79,8 @@ def test_a_prompt_longer_than_the_budget_by_hand():
     latency = solver.LatencyModel(
         "x", 1, 1.0, 0.1, prefill_per_token_s=0.01, max_batch=3, prefill="mixed", token_budget=4, join_s=0.001
     )
-    queue = np.array([3, 2, 1]), np.array([2, 5, 7]), np.array([9, 9, 9]), np.array([0, 0, 7])
-    run = timeline(*queue, latency, Admission(3, 100))
+    batch = Batch(np.array([3, 2, 1]), np.array([2, 5, 7]), np.array([2, 5, 0]), np.array([9, 9, 9]), Admission(3, 100))
+    run = timeline(batch, latency)
     assert run.residency.first.tolist() == [0, 0, 2]
     assert run.residency.ready.tolist() == [0, 1, 2]
     assert run.batch.tolist() == [1, 2, 3]
@@ -107,8 +93,9 @@ def test_a_prompt_longer_than_the_budget_by_hand():
 def test_who_is_evicted_half_computed_computes_everything_again():
     """Two responses in memory of 11, budget 3: the second one's context of 8 gets 1 and 2 tokens beside the first one, which
     grows from 2 to 4; then they hold 12."""
-    queue = np.array([6, 1]), np.array([2, 8]), np.array([9, 9]), np.array([0, 0])
-    stays = schedule(*queue, Admission(2, 11, "preempt"), token_budget=3)
+    context = np.array([2, 8])
+    batch = Batch(np.array([6, 1]), context, context, np.array([9, 9]), Admission(2, 11, "preempt"))
+    stays = schedule(batch, token_budget=3)
     rows = zip(stays.response, stays.first, stays.ready, stays.last, stays.prefill, stays.computed(), strict=True)
     assert sorted(tuple(map(int, row)) for row in rows) == [(0, 0, 0, 6, 2, 1), (1, 0, 2, 2, 8, 3), (1, 6, 8, 9, 8, 7)]
 

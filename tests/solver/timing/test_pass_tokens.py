@@ -12,8 +12,8 @@ from solver_strategies import latencies, mixed_latencies
 
 from rlhfless.latency import load_profile
 from solver.model.admission import Admission
-from solver.timing.batching import busy_s, timeline
-from solver.timing.pass_tokens import PassTokens
+from solver.timing.batch import Batch, PassTokens
+from solver.timing.timeline import busy_s, timeline
 
 
 @given(st.data(), queues(), st.booleans())
@@ -22,7 +22,7 @@ def test_one_token_per_pass_is_as_without_passes(data, queue, mixes):
     admission = data.draw(admissions(queue))
     latency = data.draw(mixed_latencies(max_batch=admission.max_batch) if mixes else latencies())
     one = PassTokens(np.ones(len(queue.remaining)), np.ones(len(queue.remaining)))
-    plain, drafted = (timeline(*queue, latency, admission, passes=passes) for passes in (None, one))
+    plain, drafted = (timeline(queue.batch(admission, drafts=passes), latency) for passes in (None, one))
     for name in ("response", "first", "last", "context", "prefill", "ready", "pieces"):
         np.testing.assert_array_equal(getattr(plain.residency, name), getattr(drafted.residency, name))
     np.testing.assert_array_equal(plain.kv_tokens, drafted.kv_tokens)
@@ -38,14 +38,14 @@ def test_times_are_those_of_the_plain_simulation(data, queue, latency):
     queue = queue._replace(most=queue.most + (growth * queue.remaining).astype(np.int64) - queue.remaining)
     admission = data.draw(admissions(queue))
     passes = PassTokens(growth, fed)
-    run = timeline(*queue, latency, admission, passes=passes)
+    run = timeline(queue.batch(admission, drafts=passes), latency)
     columns = (column.tolist() for column in queue)
     visits, end_s = simulate(*columns, latency, admission, passes=(growth.astype(int).tolist(), fed.tolist()))
     stays = run.residency
     rows = (stays.response, stays.first, stays.last, stays.context, stays.prefill)
     assert sorted(zip(*(column.tolist() for column in rows), strict=True)) == visits
     np.testing.assert_allclose(run.end_s, end_s, rtol=1e-9, atol=1e-12)
-    assert busy_s(*queue, latency, admission, passes) == pytest.approx(max(end_s), rel=1e-9, abs=1e-12)
+    assert busy_s(queue.batch(admission, drafts=passes), latency) == pytest.approx(max(end_s), rel=1e-9, abs=1e-12)
 
 
 @given(st.data(), queues())
@@ -58,13 +58,13 @@ def test_mixed_prefill_keeps_memory_and_its_total_is_a_sum(data, queue):
     admission = data.draw(admissions(queue))
     latency = data.draw(mixed_latencies(max_batch=admission.max_batch))
     passes = PassTokens(growth, growth + 1)
-    run = timeline(*queue, latency, admission, passes=passes)
+    run = timeline(queue.batch(admission, drafts=passes), latency)
     stays = run.residency
     decoded = np.bincount(stays.response, stays.last - stays.ready, minlength=count)
     np.testing.assert_array_equal(decoded, queue.remaining)
     assert run.batch.max(initial=0) <= admission.max_batch
     assert run.kv_tokens.max(initial=0) <= admission.kv_capacity_tokens + 1
-    seconds = busy_s(*queue, latency, admission, passes)
+    seconds = busy_s(queue.batch(admission, drafts=passes), latency)
     evictions = len(stays.response) - count
     rounding_s = latency.per_kv_token_s * (0.5 * len(run.batch) + evictions * len(run.batch))
     assert seconds == pytest.approx(run.busy_s, rel=1e-9, abs=1e-12 + rounding_s)
@@ -75,8 +75,9 @@ def test_drafts_are_fewer_where_the_table_ends() -> None:
     assert latency.table is not None
     count = 256
     passes = PassTokens(np.full(count, 4.0), np.full(count, 9.0))
-    queue = (np.full(count, 20), np.full(count, 100), np.full(count, 300), np.full(count, 100))
-    run = timeline(*queue, latency, Admission(256, 10**6), passes=passes)
+    decode, context = np.full(count, 20), np.full(count, 100)
+    batch = Batch(decode, context, 0 * context, np.full(count, 300), Admission(256, 10**6), drafts=passes)
+    run = timeline(batch, latency)
     fed = passes.fed_per_iteration(run.residency, latency)
     assert fed.tolist() == [latency.table.batch[-1]] * 20
     np.testing.assert_allclose(np.diff(run.boundary_s), latency.iteration_s(fed, run.kv_tokens) + _joins_s(run, latency))

@@ -1,4 +1,4 @@
-"""Checks the inputs of predictors: rollouts, limits, lengths, quantile levels, numbers of scenarios and seeds."""
+"""Checks the inputs of predictors: rollouts, limits, lengths, numbers of scenarios and seeds."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
-from rlhfless.predict.censoring import FloatArray
-from rlhfless.predict.errors import PredictionError
+from rlhfless.errors import UserError
 from solver.model.errors import as_given, is_number
 
 NEEDED = ("prompt_id", "epoch", "response_tokens")
+
+
+class PredictionError(UserError, ValueError):
+    """Lengths cannot be predicted from the given input; the message says what would be right."""
 
 
 def check_rollouts(rollouts: pd.DataFrame) -> None:
@@ -70,18 +72,3 @@ def check_draws(scenarios: int, seed: int) -> None:
     for name, value, minimum in (("scenarios", scenarios, 1), ("seed", seed, 0)):
         if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
             raise PredictionError(f"{name} is {value!r}; a whole number of {minimum} or more is needed")
-
-
-def levels_of(levels: ArrayLike) -> FloatArray:
-    """Return quantile levels as an array.
-
-    Raises:
-        PredictionError: a level is not in 0..1.
-    """
-    try:
-        probabilities = np.asarray(levels, dtype=float)
-    except (TypeError, ValueError):
-        probabilities = np.array(np.nan)
-    if not ((probabilities >= 0) & (probabilities <= 1)).all():
-        raise PredictionError(f"levels is {levels!r}; numbers from 0 to 1 are needed")
-    return probabilities

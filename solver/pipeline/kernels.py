@@ -1,11 +1,13 @@
-"""Anneals the orders of a pipeline under a memory capacity; the same source runs as Python on lists and compiled by numba.
+"""The inner loops of pipeline scheduling over plain arrays: one list-scheduling pass, and the annealing of orders.
 
-Memory of a device depends on its order alone, so the capacity is hard: a change that exceeds it is refused before anything is
-timed. What is searched is the latency. Changes move one of two neighbours on a critical path. Knows nothing of problems:
-``order_search.py`` builds the arrays and calls ``anneal``. An operation is a number; a place is its position in the orders of
-all devices, one after the other.
+The same source runs as Python on lists and compiled by numba on arrays, where numba is installed (extra ``pipeline``). The
+results are the same. The loops know nothing of problems: ``listing.py`` and ``search.py`` build the arrays.
 
-Args that all functions share, tuples of arrays:
+**Annealing.** Memory of a device depends on its order alone, so the capacity is hard: a change that exceeds it is refused
+before anything is timed. What is searched is the latency. Changes move one of two neighbours on a critical path. An operation
+is a number; a place is its position in the orders of all devices, one after the other. All its functions share tuples of
+arrays:
+
     shape: duration, device, operation before, hop after it, up to two operations after (-1 for none), first place of each
         device, least tail of each device, (latency,).
     memory: type, memory taken, memory released of each operation, capacity of each device.
@@ -16,10 +18,20 @@ Args that all functions share, tuples of arrays:
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
 
-KERNELS = ("uniform", "energy_of", "retime", "trace", "shift", "reach", "fits", "keep", "anneal")  # callees first
+import numpy as np
+
+COMPILED = ("list_pass", "uniform", "lateness", "retime", "trace", "shift", "reach", "fits", "keep", "anneal")  # callees first
+LEAST_S = 0.4  # of search, for which loading compiled code takes too long
+
+LATE, STUCK = -1, -2  # instead of a latency or an energy
+NO_START = 1 << 62
 
 MODULUS, FACTOR = 2147483647, 48271  # a random stream that is the same in Python and compiled
 MEAN_WEIGHT = 0.3  # of the mean lateness of devices beside that of the latest one
@@ -28,7 +40,105 @@ SWAPS = 0.5  # of changes exchange two neighbours; the others move one by 2 to F
 FARTHEST = 8
 FAILURES = 4  # changes refused in a row, after which another critical path is traced
 CHANGE = 30  # work of a change beside the operations that it times, in operations
-LATE = -1.0
+
+
+def list_pass(shape: Any, rule: Any, latest: int, state: Any) -> int:
+    """Fill ``state`` with a list schedule and return its latency, or LATE or STUCK.
+
+    Commit, over and over, the device with the least next start (ties: the lowest device). On a device take the type with the
+    least ``start + delay``, ties by priority, then by number.
+
+    Args:
+        shape: the problem, see ``listing.py``. rule: delay, priority, in-flight limit per type (0 for none).
+        latest: give up as soon as a type cannot end early enough for this latency.
+        state: (ends, order, free) to fill: end of each operation, types in order of each device, end of each device.
+    """
+    device, duration, count, offset, first, members, links, memory = shape
+    before, before_hop, also, also_hop, after, after_also, tails = links
+    taken, released, opens, frees, limit = memory
+    delay, priority, most = rule
+    ends, order, free = state
+    devices, types = len(first) - 1, len(duration)
+    done = [0] * types
+    flying = [0] * types
+    held = [0.0] * devices
+    placed = [0] * devices
+    start_of = [NO_START] * devices
+    best_of = [-1] * devices
+    left = 0
+    base = [0] * devices
+    for i in range(types):
+        left += count[i]
+        base[device[i]] += count[i]
+    at = 0
+    for d in range(devices):
+        base[d], at = at, at + base[d]
+        free[d] = 0
+    latency = 0
+    touched = list(range(max(devices, 3)))
+    touches = devices
+    while True:
+        for number in range(touches):
+            d = touched[number]
+            best, best_key, best_start = -1, 0, NO_START
+            for place in range(first[d], first[d + 1]):
+                i = members[place]
+                k = done[i]
+                if k == count[i]:
+                    continue
+                j = before[i]
+                ready = free[d]
+                if j >= 0:
+                    if done[j] <= k:
+                        continue
+                    ready = max(ready, ends[offset[j] + k] + before_hop[i])
+                    j = also[i]
+                    if j >= 0:
+                        if done[j] <= k:
+                            continue
+                        ready = max(ready, ends[offset[j] + k] + also_hop[i])
+                if taken[i] > 0 and held[d] + taken[i] > limit[d]:
+                    continue
+                if opens[i] and most[i] > 0 and flying[i] >= most[i]:
+                    continue
+                key = ready + delay[i]
+                if best < 0 or key < best_key or (key == best_key and priority[i] < priority[best]):
+                    best, best_key, best_start = i, key, ready
+            best_of[d] = best
+            start_of[d] = best_start
+        if left == 0:
+            return latency
+        d, start = -1, NO_START
+        for other in range(devices):
+            if start_of[other] < start:
+                d, start = other, start_of[other]
+        if d < 0:
+            return STUCK
+        i = best_of[d]
+        k = done[i]
+        end = start + duration[i]
+        if end + duration[i] * (count[i] - k - 1) + tails[i] > latest:
+            return LATE
+        done[i] = k + 1
+        ends[offset[i] + k] = end
+        order[base[d] + placed[d]] = i
+        placed[d] += 1
+        free[d] = end
+        latency = max(latency, end)
+        held[d] += taken[i] - released[i]
+        if opens[i]:
+            flying[i] += 1
+        if frees[i] >= 0:
+            flying[frees[i]] -= 1
+        left -= 1
+        touches = 1
+        touched[0] = d
+        if after[i] >= 0 and device[after[i]] != d:
+            touched[touches] = device[after[i]]
+            touches += 1
+        if after_also[i] >= 0 and device[after_also[i]] != d:
+            touched[touches] = device[after_also[i]]
+            touches += 1
 
 
 def uniform(stream: Any) -> float:
@@ -37,12 +147,11 @@ def uniform(stream: Any) -> float:
     return float(stream[0] / MODULUS)
 
 
-def energy_of(shape: Any, ends: Any) -> float:
+def lateness(ends: Any, least_tail: Any, latency: int) -> float:
     """Return how late devices are that end at these times: the latest one, and a little of their mean."""
-    least_tail, latency = shape[7], shape[8]
     worst, total = 0, 0
     for d in range(len(ends)):
-        late = max(0, ends[d] + least_tail[d] - latency[0])
+        late = max(0, ends[d] + least_tail[d] - latency)
         worst = max(worst, late)
         total += late
     return float(worst + MEAN_WEIGHT * total / len(ends))
@@ -95,7 +204,7 @@ def retime(shape: Any, state: Any, scratch: Any, since: int, most: float) -> flo
     for d in range(len(began)):
         if at[d] < first[d + 1]:
             return LATE
-    energy = energy_of(shape, free)
+    energy = lateness(free, least_tail, latency[0])
     return energy if energy <= most else LATE
 
 
@@ -215,7 +324,7 @@ def anneal(shape: Any, memory: Any, state: Any, scratch: Any, best: Any, plan: A
         low, high = min(source, target), max(source, target)
         since = ends[sequence[low]] - duration[sequence[low]]
         shift(state, source, target)
-        changed = LATE
+        changed: float = LATE
         if fits(shape, state, memory, low, high):
             temperature = hot * (cold / hot) ** (timed[0] / most_timed)
             changed = retime(shape, state, scratch, since, energy - temperature * math.log(uniform(stream)))
@@ -229,3 +338,69 @@ def anneal(shape: Any, memory: Any, state: Any, scratch: Any, best: Any, plan: A
             for p in range(len(best)):
                 best[p] = sequence[p]
     return float(least)
+
+
+class Kernels(NamedTuple):
+    """The two inner loops, in plain Python or compiled, with what they are counted to cost.
+
+    Attributes:
+        operation_s: seconds of a list-scheduling pass per operation, on one core of the reference machine.
+        timed_s: seconds of annealing per operation that a change times.
+    """
+
+    list_pass: Callable[..., int]
+    anneal: Callable[..., float]
+    operation_s: float
+    timed_s: float
+    compiled: bool
+
+    def arrays(self, lists: Any) -> Any:
+        """Return nested tuples of lists as they are, or with arrays for compiled code."""
+        if not self.compiled:
+            return lists
+        if isinstance(lists, tuple):
+            return tuple(self.arrays(one) for one in lists)
+        return np.asarray(lists, dtype=float if any(isinstance(x, float) for x in lists) else np.int64)
+
+
+PLAIN = Kernels(list_pass, anneal, operation_s=2e-6, timed_s=1e-6, compiled=False)
+
+
+def is_compiled(seconds: float) -> bool:
+    """Return whether a search of so many counted seconds is compiled; a short one is not. Imports nothing."""
+    return seconds >= LEAST_S and importlib.util.find_spec("numba") is not None
+
+
+def kernels_for(seconds: float) -> Kernels:
+    """Return the inner loops for a search of so many counted seconds: compiled, but for a short one and without numba."""
+    return compiled_kernels() if is_compiled(seconds) else PLAIN
+
+
+@cache
+def compiled_kernels() -> Kernels:
+    """Return the inner loops compiled by numba, which keeps them on disk; ``PLAIN`` where numba is not installed."""
+    try:
+        import numba
+    except ImportError:
+        return PLAIN
+
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        try:
+            return numba.njit(cache=True)(function)  # type: ignore[no-any-return]
+        except RuntimeError:  # no folder that it can write to
+            return numba.njit(function)  # type: ignore[no-any-return]
+
+    copy = _second_instance()
+    for name in COMPILED:
+        setattr(copy, name, compiled(getattr(copy, name)))
+    return Kernels(copy.list_pass, copy.anneal, operation_s=6e-8, timed_s=2e-8, compiled=True)
+
+
+def _second_instance() -> ModuleType:
+    """Return a second instance of this module, whose functions call each other compiled; the first one stays plain Python."""
+    spec = importlib.util.find_spec(__name__)
+    assert spec is not None, "a module that was imported is found"
+    assert spec.loader is not None, "it has a source file"
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
