@@ -53,7 +53,7 @@ from solver.timing.evaluate import evaluate
 from solver.timing.step_cost import Pricing, StepObjective
 
 LEAST_SCENARIOS = 4  # that can be divided into two halves
-SURE = 2.0  # standard errors by which a plan must be better than the fallback
+SURE = 2.0  # standard errors by which a plan must be better than the fallback, which no wrong prediction can harm
 MORE_ACTORS = 2  # by which folding may start with more actors than a static split
 RANDOM_SPLIT = "random split: predicted lengths did not help"
 ROUND_ROBIN = "round-robin: predicted lengths did not help"

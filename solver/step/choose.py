@@ -22,7 +22,9 @@ from solver.model.step_levers import FOLDING, LEVERS, SHARED_PREFILL, lever_bits
 from solver.model.workload import FloatArray, IntArray
 
 BoolArray = NDArray[np.bool_]
-SURE = 1.0  # standard errors by which a plan with a lever must be better than the best without it
+SURE = 1.0
+"""Standard errors by which a plan with a lever must be better than the best without it. With 2, as policy ``solver`` asks of a
+plan by predictions, three plans of Figure 10 without drafts change (one seed). One of them is 7 % slower at the same cost."""
 TIME_FACTORS = np.array([*(1.02**power for power in range(60)), 4.0, 9.0])
 """Of the least time: the times within which the cheapest plans are kept."""
 FOLDING_MARGIN = 0.02
