@@ -119,7 +119,7 @@ def test_all_levers_are_planned_no_worse_than_none_or_than_one_left_out(small: S
 def test_a_lever_that_stays_is_better_on_held_out_scenarios(seed: int, noise: float) -> None:
     rng = np.random.default_rng(seed)
     sets = [frozenset[str](), *(frozenset(rng.choice(LEVERS, rng.integers(1, 4), replace=False).tolist()) for _ in range(12))]
-    plans = tuple(WholeStepPlan(None, Learner(), levers) for levers in sets)  # type: ignore[arg-type]
+    plans = tuple(WholeStepPlan(None, Learner(own), levers) for own, levers in enumerate(sets))  # type: ignore[arg-type]
     level = rng.uniform(0.8, 1.1, len(plans))[:, None]
     times_s, gpu_s = (level * np.exp(noise * rng.standard_normal((len(plans), 8))) for _ in range(2))
     choice = choose(WholeStepCandidates(plans, times_s, gpu_s), AIM)
