@@ -20,7 +20,7 @@ from rlhfless.simulate.whole_steps.learner_way import LearnerWay, server_counts,
 from rlhfless.simulate.whole_steps.levers import levers_of
 from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
-from solver.model.step_levers import FOLDING, LEVERS, SHARED_PREFILL
+from solver.model.step_levers import CONSOLIDATION, LEVERS, SHARED_PREFILL
 from solver.model.workload import FloatArray
 from solver.step.work import PhaseWork
 
@@ -204,7 +204,7 @@ def _kept(pairs: Sequence[WholeStepPlan], totals: FloatArray) -> list[int]:
     sets = list(number_of)
     subsets = [np.ones(len(sets), dtype=bool), *(np.array([lever not in own for own in sets]) for lever in LEVERS)]
     subsets += [np.array([own == plain for own in sets]) for plain in (frozenset(), frozenset({SHARED_PREFILL}))]
-    margin = np.array([FOLDING_MARGIN if FOLDING in own else 0.0 for own in sets])[of]
+    margin = np.array([FOLDING_MARGIN if CONSOLIDATION in own else 0.0 for own in sets])[of]
     times_s, gpu_s = totals.T * (1 + margin)
     fastest_first = np.argsort(times_s, kind="stable")
     found: set[int] = set()

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
 from rlhfless.simulate.whole_steps.choice import WholeStepChoice
-from solver.model.step_levers import FOLDING
+from solver.model.step_levers import CONSOLIDATION
 from solver.model.workload import FloatArray
 
 
@@ -30,7 +30,7 @@ def choose_confirmed(
     while True:
         choice = choose(_with(candidates, known))
         plan, *others = (one for one in (choice.plan, *choice.without.values()))
-        doubtful = [one for one in (plan, *others) if FOLDING in one.levers and id(one) not in known]
+        doubtful = [one for one in (plan, *others) if CONSOLIDATION in one.levers and id(one) not in known]
         if not doubtful:
             return choice
         for one in doubtful[:1] if doubtful[0] is plan else doubtful:  # with another plan, others are the best without a lever

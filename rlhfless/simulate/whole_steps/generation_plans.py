@@ -18,7 +18,7 @@ from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
-from solver.model.step_levers import DRAFTS, FOLDING
+from solver.model.step_levers import CONSOLIDATION, DRAFTS
 from solver.model.workload import IntArray, Workload
 from solver.step.cut_timeline import CutTimeline
 from solver.timing.drafted_latency import drafted
@@ -108,7 +108,7 @@ class StepGenerations:
         """Return the plan of a way to generate, which is made when it is needed."""
         if way not in self._made:
             levers = way.levers | ({DRAFTS} if self.drafts else set())
-            like = self.of(replace(way, deal=RESPONSES)) if FOLDING in levers else None
+            like = self.of(replace(way, deal=RESPONSES)) if CONSOLIDATION in levers else None
             self._made[way] = GenerationPlan(way, levers, lambda: self._plan(way), self._run, like)
         return self._made[way]
 
