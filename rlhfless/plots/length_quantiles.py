@@ -32,12 +32,13 @@ def length_quantiles(tokens: ArrayLike) -> pd.DataFrame:
 
 def plot_length_quantiles(traces: Mapping[str, Trace], step: int | None = None) -> DataFigure:
     """Plot the share of responses up to each length, a line per log; of one step alone where ``step`` is given."""
-    tables, labels = [], {}
+    tables, labels, cut_off_any = [], {}, False
     for log, trace in traces.items():
         rows = trace.rollouts if step is None else trace.rollouts[trace.rollouts["step"] == step]
         if rows.empty:
             continue
         cut_off = int(rows["finish_reason"].isin(["length", "aborted"]).sum())
+        cut_off_any |= cut_off > 0
         words = counted(len(rows), "response") + (f", {cut_off:,} cut off" if cut_off else "")
         labels[log] = f"{clean(log, 40)} ({words})"
         tables.append(length_quantiles(rows["response_tokens"]).assign(log=log))
@@ -53,9 +54,8 @@ def plot_length_quantiles(traces: Mapping[str, Trace], step: int | None = None) 
 
     fig.add_traces(lines(table, "tokens", "share", "log", style, _hover, mode="lines"))
     fig.update_xaxes(title="response length (tokens)", **_scale(table["tokens"]))
-    fig.update_yaxes(title="share of responses that are at most so long", tickformat=".0%", rangemode="tozero")
-    cut = any("cut off" in label for label in labels.values())
-    note = "cut off: at least so long" if cut else ""
+    fig.update_yaxes(title="share of responses up to that length", tickformat=".0%", rangemode="tozero")
+    note = "a response that was cut off would have been longer" if cut_off_any else ""
     below = BELOW_PX + LEGEND_PX * ((len(labels) + 1) // 2)
     return styled(
         fig, title, note, height=ABOVE_PX + PLOT_PX + below, legend=legend_below(PLOT_PX), margin={"t": ABOVE_PX, "b": below},

@@ -63,11 +63,12 @@ PHASE_STYLES: dict[str, PhaseStyle] = {
 POLICY_STYLES: dict[str, PolicyStyle] = {
     **{name: PolicyStyle(info.colour, info.symbol) for name, info in POLICY_TABLE.items() if info.colour},
     "this plan": PolicyStyle(VERMILLION, "star-diamond"),
+    "bound": PolicyStyle(BOUND, "line-ew-open"),
     "megatron": PolicyStyle(GREY, "square"),
     "verl": PolicyStyle(GREEN, "cross"),
     "real": PolicyStyle(BLUE, "x"),
 }
-"""Of the table of policies, of the plan that is looked at, and of published plans of a step's model calls."""
+"""Of the table of policies, of the plan that is looked at, of a bound, and of published plans of a step's model calls."""
 
 COLOURS = (GREEN, VERMILLION, SKY, PURPLE, ORANGE, BLUE, GREY)
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")

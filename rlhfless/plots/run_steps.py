@@ -29,7 +29,7 @@ from rlhfless.plots.style import (
 from rlhfless.plots.tables import figure_of
 from rlhfless.trace import Trace, step_metrics
 
-STEPS, PLANNED = "Steps of several runs", "Planned number of actors per step"
+STEPS, PLANNED = "Several runs, step by step", "Planned number of actors per step"
 NUMBERS = {"mean_tokens": "mean length (tokens)", "time_s": "time (s)", "gpu_seconds": "GPU-seconds", "actors": "actors"}
 """Columns that are drawn, each in a panel of its own, and what they are."""
 OVER = {"step": "step", "mean_tokens": "mean response length of the step (tokens)"}

@@ -87,7 +87,7 @@ def test_what_cannot_be_drawn_step_by_step_is_said() -> None:
 def test_the_lengths_of_logs_are_quantiles_and_cut_off_responses_are_counted() -> None:
     shown = plot_lengths({"short": Trace(rollouts()), "long": LONG})
     assert [line.name for line in shown.data] == ["short (6 responses, 1 cut off)", "long (6 responses, 1 cut off)"]
-    assert "cut off: at least so long" in plain(shown.layout.title.text)
+    assert "a response that was cut off would have been longer" in plain(shown.layout.title.text)
     for log, lengths in (("short", range(10, 61, 10)), ("long", range(100, 601, 100))):
         rows = shown.table[shown.table["log"] == log].set_index("share")["tokens"]
         assert (rows[0.0], rows[1.0]) == (min(lengths), max(lengths))
