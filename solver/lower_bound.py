@@ -80,6 +80,8 @@ def bound(
         return PlanBound(problem.planning_model)
     if learner is not None and work is None:
         raise PlanningError("a learner is given, but no work; give work, too, for the whole step")
-    options = {"prefill_tokens": prefill_tokens, "lp_work": lp_work}
-    generation = ScheduleBound(problem, **options) if drafts is None else DraftedBound(problem, drafts, **options)
+    if drafts is None:
+        generation = ScheduleBound(problem, prefill_tokens=prefill_tokens, lp_work=lp_work)
+    else:
+        generation = DraftedBound(problem, drafts, prefill_tokens=prefill_tokens, lp_work=lp_work)
     return generation if work is None else whole_step_bound(generation, work, learner)

@@ -30,6 +30,14 @@ plots.plot_steps(findings.planned)
 # %% plot_steps: GPU-seconds, time and replicas of every step
 plots.plot_steps(recorded)
 
+# %% plot_steps: several schedules, step by step
+run = rl.load(rl.example(), verbose=False)
+schedules = run.simulate(["static", "random", "fold"])
+plots.plot_steps(schedules.traces)
+
+# %% plot_lengths: response lengths of two logs
+plots.plot_lengths({"demonstration": rl.example(), "arithmetic": recorded})
+
 # %% plot_curves: what the model learned
 plots.plot_curves(json.loads(Path("data/learning/curves.json").read_text("utf-8"))["runs"])
 

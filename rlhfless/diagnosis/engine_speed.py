@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.diagnosis.engine_profile import pace_without_queue
-from rlhfless.diagnosis.gpus import gpus_of
+from rlhfless.diagnosis.gpus import generating_gpus
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.memory import model_memory
 from rlhfless.diagnosis.numbers import (
@@ -132,9 +132,8 @@ def responses_per_gpu(run: LoggedRun, found: Collected) -> float | None:
     """Return the responses of a step that share a GPU; None if their number is unknown GPUs generate."""
     if (logged := found.numbers.value("responses_per_gpu")) is not None:
         return logged
-    gpus, responses = gpus_of(run), found.numbers.value("responses_per_step")
-    derived = found.numbers.value("gpus") or found.numbers.value("gpus_generate")
-    generate = gpus.generate or gpus.total or derived
+    responses = found.numbers.value("responses_per_step")
+    generate = generating_gpus(run, found.numbers.get("gpus_generate")) or found.numbers.value("gpus")
     return responses / generate if responses and generate else None
 
 

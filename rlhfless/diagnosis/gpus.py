@@ -51,6 +51,18 @@ def gpus_of(run: LoggedRun) -> Gpus:
     return Gpus(total, generate, train)
 
 
+def generating_gpus(run: LoggedRun, derived: Number | None) -> float | None:
+    """Return the GPUs that generate: those of their side, else those that a rate per generating GPU tells, else all.
+
+    Args:
+        derived: by that rate. It counts where it is fewer than all by more than rounding: training has GPUs of its own then.
+    """
+    gpus = gpus_of(run)
+    if gpus.generate is not None or derived is None:
+        return gpus.generate or gpus.total
+    return derived.value if gpus.total is None or derived.high * (1 + SAME) < gpus.total else gpus.total
+
+
 def recorded(run: LoggedRun) -> dict[str, float]:
     """Return the GPUs of a log by what it has beside its columns: a recorded cluster, or a rate per GPU."""
     ways = {"the recorded cluster": run.facts.get("gpus"), "perf/throughput, which is per GPU": gpus_of_throughput(run)}

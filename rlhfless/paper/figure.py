@@ -92,6 +92,7 @@ class PaperFigure:
         numbers: runs in, numbers out; its further arguments are the setting, and their defaults that of the paper, as far as it
             is printed. fast: arguments of a smaller setting of the same kind, for a quick preview.
         plot, findings, printed: numbers in; ``printed`` are lines for the terminal.
+        below: a second drawing, under the first, where the paper's figure has two parts.
         paper: in which the figure is.
     """
 
@@ -104,11 +105,17 @@ class PaperFigure:
     fast: Mapping[str, Any] = field(default_factory=dict)
     paper: str = "arXiv:2602.22718"
     printed: Callable[[Numbers], list[str]] = lambda numbers: []
+    below: Callable[[Numbers], go.Figure] | None = None
 
     def compute(self, runs: Runs, fast: bool = False, seeds: int | None = None) -> Numbers:
         """Return the numbers of the paper's setting or of the fast one, with ``seeds`` in place of its number of seeds."""
         given = {} if seeds is None else {"seeds": self.with_seeds(seeds)}
         return self.numbers(runs, **{**(self.fast if fast else {}), **given})
+
+    def drawings(self, numbers: Numbers) -> dict[str, go.Figure]:
+        """Return the drawings by the names of their files: that of the figure, and with ``_b`` behind for a second one."""
+        below = {} if self.below is None else {f"{self.file_name}_b": self.below(numbers)}
+        return {self.file_name: self.plot(numbers), **below}
 
     def with_seeds(self, seeds: int) -> int:
         """Return a number of seeds that the figure accepts.

@@ -12,13 +12,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.paper.facets import FROM_ZERO, PERCENT, Look, Panel, facets, looks_of, select
-from rlhfless.paper.figure import NAIVE_LEARNER, STATED, Finding, Numbers, PaperFigure, Text, spread, verdict
+from rlhfless.paper.figure import NAIVE_LEARNER, STATED, Finding, Numbers, PaperFigure, Text, named, spread, verdict
 from rlhfless.paper.lengths import GPQA, GSM8K, LIVECODEBENCH
 from rlhfless.paper.machine import QWEN_3B_L40S, QWEN_7B_L40S, Machine
-from rlhfless.paper.runs import ELASTIC, LOOKS, POLICIES, SCOPES, WEIGHT, Outcome, Runs, compare, tabulated, totals
+from rlhfless.paper.runs import ELASTIC, LOOKS, POLICIES, SCOPES, WEIGHT, Outcome, Runs, compare, label_of, tabulated, totals
 from rlhfless.paper.variants import Deduplicated, FixedActors
 from rlhfless.paper.workloads import GSM8K_LENGTHS, LengthHistory, Sources, modelled
-from rlhfless.plots import plot_waterfall
+from rlhfless.plots import plot_steps, plot_waterfall
 from rlhfless.plots.palette import BOUND, GREY, ORANGE, PURPLE
 from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.scheduling.assignments import Random, Static
@@ -483,7 +483,7 @@ OF_DRIFT = [
     "panel", "scope", "policy", "step", "samples_per_prompt", "mean_tokens", "actors", "prefill_tokens", "time_s", "gpu_s",
     "share",
 ]  # fmt: skip
-SHARED = {"static": "(b) every response prefills", "dedup": "(b) each prompt once"}
+SHARED = {"static": "every response prefills", "dedup": "each prompt once"}
 
 
 def drifting_lengths(drift: float = 0.25, responses: int = 512, epochs: int = 8, seed: int = 0) -> LengthHistory:
@@ -567,36 +567,25 @@ def prefill_saved(numbers: Numbers, what: str = "prefill_tokens") -> dict[int, f
     return {int(g): float(1 - row["dedup"] / row["static"]) for g, row in amount.iterrows()}
 
 
-def plot_drift(numbers: Numbers) -> go.Figure:
-    """Plot (a): whole steps on the left, generation alone in the middle, the actors of both on the right; below them (b)."""
-    drift = numbers.table[numbers.table["panel"] == "scaling"].astype({"actors": float, "share": float})
-    drift = drift.sort_values("mean_tokens", kind="stable")
-    drift.loc[drift["policy"] == "static", "share"] = np.nan
-    drift.loc[drift["policy"] == "elastic", "actors"] = np.nan  # it generates as the naive system does
-    drift = drift[~((drift["policy"] == "elastic") & (drift["scope"] == "generation"))]
-    shared = numbers.table[numbers.table["panel"] == "prefill"]
-    shared = shared.assign(policy=shared["policy"].map(SHARED), tokens=shared["prefill_tokens"] / 1e3,
-                           samples=[f"{int(count)}" for count in shared["samples_per_prompt"]])  # fmt: skip
-    table = pd.concat([drift, shared], ignore_index=True)
-    panels = [
-        [Panel({"panel": "scaling", "scope": scope}, "mean_tokens", what, kind="lines",
-               title=f"(a) {head}" if what == "time_s" else "",
-               y_title=title if scope == "step" else "", x_title="mean response length (tokens)" if what == "share" else "",
-               yaxis=PERCENT if what == "share" else {})
-         for scope, head in (("step", "whole steps"), ("generation", "generation alone"))]
-        for what, title in (("time_s", "time (s)"), ("gpu_s", "GPU-seconds"), ("share", SHARE))
-    ]  # fmt: skip
-    bars = Panel({"panel": "prefill"}, "samples", "tokens", kind="bars", title="(b) prefill tokens, in thousands",
+def plot_scaling(numbers: Numbers) -> go.Figure:
+    """Plot (a): time, cost and actors of whole steps over the mean length of their responses, a line per policy."""
+    rows = select(numbers.table, {"panel": "scaling", "scope": "step"}).astype({"actors": float})
+    rows = rows.rename(columns={"policy": "run", "gpu_s": "gpu_seconds"})
+    rows.loc[rows["run"] == "elastic", "actors"] = np.nan  # it generates as the naive system does
+    plotted = named(plot_steps(rows, over="mean_tokens"), "Figure 13a")
+    return plotted.for_each_trace(lambda line: line.update(name=label_of(line.name)))
+
+
+def plot_shared_prefill(numbers: Numbers) -> go.Figure:
+    """Plot (b): prefill tokens and GPU-seconds of generation, with every response prefilled and with each prompt once."""
+    table = select(numbers.table, {"panel": "prefill"})
+    table = table.assign(policy=table["policy"].map(SHARED), tokens=table["prefill_tokens"] / 1e3,
+                         samples=[f"{int(count)}" for count in table["samples_per_prompt"]])  # fmt: skip
+    bars = Panel({}, "samples", "tokens", kind="bars", title="prefill tokens, in thousands", x_title="responses per prompt",
                  xaxis={"type": "category"})  # fmt: skip
-    panels[0].append(replace(panels[0][0], y="actors", title="(a) actors", y_title="", yaxis={"dtick": 1, **FROM_ZERO}))
-    panels[1].append(bars)
-    panels[2].append(replace(bars, y="gpu_s", title="(b) GPU-seconds of generation", x_title="responses per prompt"))
-    looks = {
-        **LOOKS, "bound": LOOKS["bound"]._replace(label="bound: least time at any cost, least cost at any time, naive learner"),
-        SHARED["static"]: Look(SHARED["static"], GREY), SHARED["dedup"]: Look(SHARED["dedup"], ORANGE, hatch="/"),
-    }  # fmt: skip
-    note = f"GSM8K (length model); (a) PPO, lengths grow every epoch; (b) GRPO; {SHARE_NOTE}"
-    return facets(table, TITLE_13, note, panels, looks, heights=[210])
+    looks = {SHARED["static"]: Look(SHARED["static"], GREY), SHARED["dedup"]: Look(SHARED["dedup"], ORANGE, hatch="/")}
+    panels = [[bars, replace(bars, y="gpu_s", title="GPU-seconds of generation")]]
+    return facets(table, "Figure 13b: deduplicated prefill", "GSM8K (length model), GRPO", panels, looks, heights=[240])
 
 
 def find_drift(numbers: Numbers) -> list[Finding]:
@@ -636,13 +625,15 @@ def find_drift(numbers: Numbers) -> list[Finding]:
 FIGURE_13 = PaperFigure(
     "13", TITLE_13,
     Text(
-        "(a) Time, cost, share of the headroom and actors while lengths drift. (b) Prefill tokens and GPU-seconds with every "
-        "response prefilled, and with each prompt prefilled once.",
+        "(a) Time, cost and actors of whole steps while lengths drift; below, (b) prefill tokens and GPU-seconds with every "
+        "response prefilled, and with each prompt prefilled once. The table also has generation alone and shares of the "
+        "headroom.",
         f"Lengths are the stated model of GSM8K; their drift is our choice. {QWEN_3B_L40S.about}.",
         "The paper prints 66 % fewer prefill tokens, and shows scaling as a picture. The rule's min-max scaling compares "
         "every count of actors with the largest and the smallest of the same step, so it follows the shape of the lengths "
         "more than their size. Elastic naive has a larger learner than the bound, so its share can be above 100 %. Prompts "
         "of GSM8K are short, so a shared prefill saves little GPU time.",
     ),
-    drift_and_prefill, plot_drift, find_drift, {"epochs": 4, "drift": 0.5, "responses": 256, "samples_per_prompt": (1, 3)},
+    drift_and_prefill, plot_scaling, find_drift, {"epochs": 4, "drift": 0.5, "responses": 256, "samples_per_prompt": (1, 3)},
+    below=plot_shared_prefill,
 )  # fmt: skip

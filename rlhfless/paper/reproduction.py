@@ -37,8 +37,12 @@ class Reproduction:
         return findings(self.numbers).style.hide(axis="index").set_table_styles(LEFT)
 
     def plot(self, name: str) -> Any:
-        """Return a figure, drawn from its numbers."""
+        """Return a figure, drawn from its numbers; of one with two parts the first."""
         return FIGURES[name].plot(self.numbers[name])
+
+    def drawings(self, name: str) -> list[Any]:
+        """Return all drawings of a figure."""
+        return list(FIGURES[name].drawings(self.numbers[name]).values())
 
     def text(self, name: str) -> str:
         """Return the text of a figure as Markdown: what is drawn, what is a model, and where and why we differ."""

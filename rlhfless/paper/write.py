@@ -126,11 +126,11 @@ def write_figures(
         numbers = numbers_of[figure.name] = figure.compute(runs, fast, seeds)
         for line in figure.printed(numbers):
             say(line)
-        plotted = figure.plot(numbers)
-        written = _write_figure(folder, figure, numbers, plotted, sources.differs)
+        plotted = figure.drawings(numbers)
+        written = _write_figure(folder, figure, numbers, plotted.values(), sources.differs)
         write_page(index, _index(figures[:place], numbers_of, fast, sources.differs, missing=len(figures) - place), InputError)
         say(f"    wrote {written}")
-        drawn += [(PICTURES[kind](plotted), folder / f"{figure.file_name}.{kind}") for kind in pictures]
+        drawn += [(PICTURES[kind](one), folder / f"{name}.{kind}") for name, one in plotted.items() for kind in pictures]
     table = findings(numbers_of)
     if len(table):
         save_data(table, folder / "findings_measured.csv")
@@ -148,12 +148,13 @@ def write_figures(
     return write_page(index, _index(figures, numbers_of, fast, sources.differs, pictures), InputError)
 
 
-def _write_figure(folder: Path, figure: PaperFigure, numbers: Numbers, plotted: Any, differs: str) -> Path:
+def _write_figure(folder: Path, figure: PaperFigure, numbers: Numbers, plotted: Iterable[Any], differs: str) -> Path:
     """Write the page and the tables of a figure; returns the path of the page."""
     page = Page(figure.title, lead([figure]))
     if differs:
         page.text(differs)
-    page.figure(plotted)
+    for one in plotted:
+        page.figure(one)
     page.basis(figure.text.lines())
     table = findings({figure.name: numbers})
     if len(table):
@@ -190,10 +191,15 @@ def _index(
         ],
         head=HEAD,
         rows=table.to_numpy().tolist(),
-        figures=[(figure.title, figure.file_name, figure.text.lines()) for figure in figures],
-        pictures=pictures,
+        figures=[(figure.title, figure.file_name, figure.text.lines(), _pictures(figure, pictures)) for figure in figures],
         footer=FOOTER,
     )
+
+
+def _pictures(figure: PaperFigure, kinds: Sequence[str]) -> list[tuple[str, str]]:
+    """Return words and files of a figure's pictures."""
+    parts = {"": ""} if figure.below is None else {" (a)": "", " (b)": "_b"}
+    return [(f"{kind.upper()}{part}", f"{figure.file_name}{end}.{kind}") for kind in kinds for part, end in parts.items()]
 
 
 def markdown(findings: pd.DataFrame, command: str) -> str:

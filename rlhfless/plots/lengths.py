@@ -1,12 +1,13 @@
-"""Plots predicted against actual response lengths.
+"""Plots predicted against actual response lengths, or the lengths of several logs.
 
-Input are rollouts with predictions. The length of a response that was truncated by the limit is a lower bound: it is marked,
-and no error counts it.
+Input are rollouts, with predictions where they are compared. The length of a response that was truncated by the limit is a
+lower bound: it is marked, and no error counts it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.plots.data_figure import DataFigure
-from rlhfless.plots.given_trace import trace_of
+from rlhfless.plots.given_trace import trace_of, traces_of
+from rlhfless.plots.length_quantiles import plot_length_quantiles
 from rlhfless.plots.lines import line, reference_line
 from rlhfless.plots.palette import BLUE, GREY, SKY, VERMILLION
 from rlhfless.plots.style import MINUS, clean, counted, hover, message_figure, number, styled
@@ -26,23 +28,29 @@ MAX_POINTS = 20_000
 TITLE = "Predicted and actual response lengths"
 
 
-def plot_lengths(trace: Trace | str | Path, step: int | None = None, *, max_points: int = MAX_POINTS) -> DataFigure:
-    """Plot predicted against actual lengths, one point per response; all steps when ``step`` is None.
+def plot_lengths(
+    trace: Trace | str | Path | Mapping[str, Trace | str | Path], step: int | None = None, *, max_points: int = MAX_POINTS
+) -> DataFigure:  # fmt: skip
+    """Plot predicted against actual lengths, one point per response; or the lengths of several logs, one line per log.
 
     Args:
-        trace: any trace, or the folder of one. step: one step alone.
+        trace: any trace, or the folder of one; or several by name, as in ``plot_lengths({"mine": trace, "theirs": "out/b"})``.
+        step: one step alone; all steps when None.
         max_points: of more responses evenly spaced ones are drawn. Up to ``MAX_SVG_POINTS`` the small bundle of plotly.js draws
             them.
 
     Returns:
         A figure, whose table has ``step, prompt_id, sample, predicted_tokens, response_tokens`` and ``kind``: ``stop``,
         ``censored`` (the length is a lower bound) or ``unknown`` (the log does not say why it ended). For a trace without
-        predictions one that says so.
+        predictions one that says so. Of several logs, its table has ``log, share, tokens``: the length that a share of the
+        log's responses does not exceed.
 
     Raises:
         InputError: it is no trace.
         TraceError: the folder holds none.
     """
+    if isinstance(trace, Mapping):
+        return plot_length_quantiles(traces_of(trace, "plot_lengths"), step)
     trace = trace_of(trace, "plot_lengths")
     title = TITLE if step is None else f"{TITLE}, step {step}"
     every = _points(trace, step)

@@ -6,14 +6,15 @@ distinction for print without colour. Greys are legible on white and on dark pap
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from rlhfless.scheduling import POLICY_TABLE
 from rlhfless.system.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
 
 __all__ = ["BLUE", "BOUND", "BUSY", "BUSY_SCALE", "COLOURS", "GREEN", "GREY", "IDLE", "OCCUPANCY", "OCCUPANCY_SCALE",
            "ORANGE", "OUTLINE", "PHASE_STYLES", "POLICY_STYLES", "PURPLE", "SELECTED", "SKY", "SYMBOLS", "VERMILLION",
-           "YELLOW", "PhaseStyle", "PolicyStyle", "ink_on", "policy_styles"]  # fmt: skip
+           "YELLOW", "PhaseStyle", "PolicyStyle", "ink_on", "line_looks", "policy_styles"]  # fmt: skip
 
 IDLE, OUTLINE = "rgba(127,127,127,0.25)", "rgba(127,127,127,0.65)"
 """Fill and outline of GPUs that are held and do nothing; see-through, so that they are pale on white and on dark paper."""
@@ -62,13 +63,15 @@ PHASE_STYLES: dict[str, PhaseStyle] = {
 POLICY_STYLES: dict[str, PolicyStyle] = {
     **{name: PolicyStyle(info.colour, info.symbol) for name, info in POLICY_TABLE.items() if info.colour},
     "this plan": PolicyStyle(VERMILLION, "star-diamond"),
+    "bound": PolicyStyle(BOUND, "line-ew-open"),
     "megatron": PolicyStyle(GREY, "square"),
     "verl": PolicyStyle(GREEN, "cross"),
     "real": PolicyStyle(BLUE, "x"),
 }
-"""Of the table of policies, of the plan that is looked at, and of published plans of a step's model calls."""
+"""Of the table of policies, of the plan that is looked at, of a bound, and of published plans of a step's model calls."""
 
 COLOURS = (GREEN, VERMILLION, SKY, PURPLE, ORANGE, BLUE, GREY)
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SYMBOLS = ("x", "cross", "hourglass", "triangle-left", "diamond-wide")
 _FURTHER_STYLES = tuple(
     PolicyStyle(COLOURS[i % 7], SYMBOLS[i % 5])
@@ -93,3 +96,14 @@ def policy_styles(policies: list[str]) -> dict[str, PolicyStyle]:
     """Return a style for every policy; a policy without a fixed style gets colour and marker by its position."""
     unknown = [policy for policy in policies if policy not in POLICY_STYLES]
     return {p: POLICY_STYLES.get(p) or _FURTHER_STYLES[unknown.index(p) % len(_FURTHER_STYLES)] for p in policies}
+
+
+def line_looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the line and the marker of every name, as plotly has them: of a policy, or by position. Dashes differ, too."""
+    return {
+        name: {
+            "line": {"color": style.colour, "dash": DASHES[place % len(DASHES)], "width": 2},
+            "marker": {"color": style.colour, "symbol": style.symbol, "size": 8},
+        }
+        for place, (name, style) in enumerate(policy_styles(list(names)).items())
+    }

@@ -115,8 +115,8 @@ def plot_plan_bars(
     Args:
         plans: label (of the slider) to plan. workload, latency: what the plans were made for; the bars are those of the
             planning model, the affine fit.
-        splits: the same labels to the plan to compare with. front: plans of which none beats another, in GPU-seconds, with the
-            bound curve of the planning model; beside it, ``plans`` may have any number of actors, and it is said how far each
+        splits: the same labels to the plan to compare with. front: that of the same step, in GPU-seconds, with the bound
+            curve of the planning model; beside it, ``plans`` may have any number of actors, and it is said how far each
             is above the best plan at most.
         of: what the labels are. start: the label that is shown first; the middle one when None.
 

@@ -1,22 +1,24 @@
-"""Plots the steps of a run: busy and idle GPU-seconds, time, and number of actors; or what a plan of each step needs.
+"""Plots the steps of a run: busy and idle GPU-seconds, time, and number of actors; or several runs step by step.
 
 The numbers come from ``trace.metrics.step_metrics``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from rlhfless.errors import InputError
 from rlhfless.plots.bars import bars
-from rlhfless.plots.clock import with_clock
+from rlhfless.plots.clock import clocks_words, with_clock
 from rlhfless.plots.data_figure import DataFigure
-from rlhfless.plots.given_trace import trace_of
+from rlhfless.plots.given_trace import trace_of, traces_of
 from rlhfless.plots.lines import line
 from rlhfless.plots.palette import BUSY, GREEN, IDLE, OCCUPANCY_SCALE, ORANGE, OUTLINE
-from rlhfless.plots.planned_steps import plot_planned_steps
+from rlhfless.plots.run_steps import plot_planned_steps, plot_run_steps, steps_of_runs
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd, whole_counts
 from rlhfless.plots.tables import figure_of
 from rlhfless.trace import Trace, step_metrics
@@ -25,24 +27,37 @@ from rlhfless.trace.metrics.step_metrics import total_usd
 TITLE = "Cost, time and actors of every step"
 
 
-def plot_steps(steps: Trace | pd.DataFrame | str | Path, run: str | None = None) -> DataFigure:
-    """Plot GPU-seconds (busy, in empty slots, and idle), time and number of actors of every step.
+def plot_steps(
+    steps: Trace | pd.DataFrame | str | Path | Mapping[str, Trace | str | Path], run: str | None = None, *, over: str = "step"
+) -> DataFigure:  # fmt: skip
+    """Plot GPU-seconds (busy, in empty slots, and idle), time and number of actors of every step; or compare runs step by step.
 
     Args:
-        steps: any trace, or the folder of one; or a table of ``analysis.plan_every_step``, of which mean lengths and planned
-            actors are drawn.
-        run: of the trace; its first one when None.
+        steps: any trace, or the folder of one. Or several by name, such as ``comparison.traces``, each a line through mean
+            lengths, times, GPU-seconds and actors, as far as they are known. Or a table with a row per ``run`` and ``step``
+            that has any of ``mean_tokens, time_s, gpu_seconds, actors``. Or a table of ``analysis.plan_every_step``, of which
+            mean lengths and planned actors are drawn.
+        run: of the one trace; its first one when None.
+        over: the horizontal axis of several runs: ``step``, or ``mean_tokens``, the mean length of a step's responses.
 
     Returns:
         A figure, whose table has ``step, time_s, gpu_seconds, busy_gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds,
-        cost_usd, actors, run``, or is the given one. For a trace without allocations one that says so.
+        cost_usd, actors, run``, or is the given one; of several traces ``run, step`` and the numbers that are drawn. For a
+        trace without allocations one that says so.
 
     Raises:
-        InputError: it is none of these.
+        InputError: it is none of these, or ``over`` is another column.
         TraceError: the folder holds no trace.
     """
+    if isinstance(steps, Mapping):
+        traces = traces_of(steps, "plot_steps")
+        return plot_run_steps(steps_of_runs(traces), over, clocks_words(traces))
     if isinstance(steps, pd.DataFrame):
-        return plot_planned_steps(steps)
+        return plot_planned_steps(steps) if "run" not in steps and over == "step" else plot_run_steps(steps, over)
+    if over != "step":
+        raise InputError(
+            f"plot_steps: over is {over!r} of one run; name it, as in plot_steps({{'mine': trace}}, over={over!r})"
+        )
     steps = trace_of(steps, "plot_steps")
     run = (steps.runs or [""])[0] if run is None else run
     table = _of_run(steps, run)

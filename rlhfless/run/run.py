@@ -16,7 +16,7 @@ from rlhfless.diagnosis.next_gpu import next_gpu
 from rlhfless.errors import InputError
 from rlhfless.predict import Predictor
 from rlhfless.report.notebook import LogSource
-from rlhfless.report.stated import stated_of, stated_phases_of
+from rlhfless.report.stated import stated_of
 from rlhfless.report.study import Findings, study
 from rlhfless.report.write import write_report
 from rlhfless.run.arguments import known_arguments
@@ -96,11 +96,9 @@ class Run:
         """What the user states, or the trace records, about the run's GPUs and response limit; nothing is assumed."""
         given = self.hardware
         derived = stated_of(
-            gpus=given.gpus, learner_gpus=self.assumptions.learner_gpus, gpus_per_actor=given.gpus_per_actor,
-            profile=self.profile, usd_per_gpu_hour=given.usd_per_gpu_hour, max_response_tokens=self.max_response_tokens,
-            assumed=self.assumptions.not_stated,
+            self.assumptions, self.log.framework, gpus=given.gpus, gpus_per_actor=given.gpus_per_actor, profile=self.profile,
+            usd_per_gpu_hour=given.usd_per_gpu_hour, max_response_tokens=self.max_response_tokens,
         )  # fmt: skip
-        derived = replace(derived, **stated_phases_of(self.assumptions, self.log.framework))
         return replace(derived, **{name: value for name, value in vars(self.known).items() if value is not None})
 
     @property

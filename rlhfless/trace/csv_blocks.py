@@ -2,6 +2,11 @@
 
 A row ends at a line break outside of quotes. A quote opens a cell only at the cell's beginning, and two quotes inside a cell
 mean one quote, as in pandas.
+
+pyarrow's reader in blocks (``pyarrow.csv.open_csv``) does not replace this. It refuses a row with fewer cells than the header,
+a value of a later block that has not the type of the first one, and a row longer than a block. It makes dates of texts such as
+2024-01-01 (``test_rows_may_end_early_and_later_blocks_may_have_other_types``). pandas' own (``chunksize``) counts rows and not
+bytes, and reads a quote that is never closed to the end of the file.
 """
 
 from __future__ import annotations

@@ -3,6 +3,11 @@
 One process writes it. A killed process leaves whole lines and at most one incomplete line at the end. Readers skip it, and the
 next writer removes it.
 
+Rows are not buffered until their step is over, to be committed as a folder like an executed step (``store.write_step``). The
+recorded loop does not say when that is: rows of several steps and runs may be mixed, and spans may come after the responses of
+their step. And a step may take an hour. Its responses are readable meanwhile, and are kept where the process is killed in it
+(``test_a_killed_process_loses_only_what_was_not_flushed``).
+
 A line is ``{table: row}``. To merge: if the journal has responses of a step of a run, they replace that step in the tables. A
 restarted run records it again. If it has only spans of a step, they are added. Of rows that name the same response, the last
 one counts.

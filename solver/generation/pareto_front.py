@@ -7,6 +7,8 @@ costs less than the curve at M. For a workload with scenarios, times and costs o
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,10 +17,10 @@ import numpy as np
 from solver.bounds.plans import PlanBound
 from solver.generation.canonical_order import Canonical
 from solver.generation.column_model import ColumnModel
-from solver.generation.columns import Prices, first_cuts
+from solver.generation.columns import first_cuts
 from solver.generation.fill import Filler, openings_of
-from solver.generation.plan_values import Actors, PlanValues
-from solver.generation.random_split import sized_actors
+from solver.generation.plan_values import Actors
+from solver.generation.planner import FULL, Planner
 from solver.model.errors import PlanningError, as_given, is_whole
 from solver.model.html_tables import rows_table
 from solver.model.objective import Objective
@@ -26,12 +28,12 @@ from solver.model.plan import Plan
 from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray
-from solver.timing.items import Items
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+WEIGHTS = (0.5, 0.7, 0.9, 1.0)  # of time, whose plans are candidates of a front over scenarios
 CURVE_BEYOND = 1.2  # the slowest plan, up to which the curve is dense
 CASE_POINTS = 16  # of the curve of a single scenario
 CELLS = 96  # into which items are cut
@@ -43,7 +45,8 @@ class Front:
     """Plans in order of rising makespan and falling cost, and the bound curve on a grid of makespans.
 
     Attributes:
-        plans: non-dominated plans.
+        plans: of which none beats another. Over scenarios, none of ``plan`` at ``WEIGHTS`` beats them all either; at other
+            weights, and with one set of lengths, a plan may be a little beyond the front.
         bound_makespan_s, bound_cost: (B,) the curve; the cost is infinite where no plan is that fast.
         cost: what costs are counted in, ``gpu_s`` or ``usd``.
     """
@@ -112,6 +115,7 @@ def pareto_front(problem: PlanningProblem, *, points: int = 40) -> Front:
     everything.
 
     Candidate actors are priced once. At every makespan the cheapest set of actors is chosen, and responses are assigned to it.
+    Over scenarios, ``plan``'s own candidates at some time weights take part, so that none of its plans there is better.
 
     Args:
         problem: the step; of its objective only the unit of cost is used. The front describes generation alone: phases only
@@ -135,28 +139,35 @@ def pareto_front(problem: PlanningProblem, *, points: int = 40) -> Front:
         raise PlanningError(f"points is {as_given(points)}; a whole number of makespans of at least 1 is needed")
     canonical, cost = Canonical.of(problem.workload), problem.objective.cost
     free = replace(problem, workload=canonical.workload, objective=Objective(cost=cost)).planning_model
-    plans = _undominated(_plans(free, points), cost)
+    plans = _plans(free, points)
     curve = PlanBound(free).front(points, CURVE_BEYOND * plans[-1].makespan_s, min(points, CASE_POINTS))
     return Front(tuple(map(canonical.with_caller_indices, plans)), *curve, cost)
 
 
 def _plans(problem: PlanningProblem, points: int) -> list[Plan]:
-    """Return the random split and the plans bought and filled at ``points`` makespans, dominated ones too.
+    """Return the plans that no other one beats: of the random split, of those that are bought and filled at ``points``
+    makespans, and over scenarios of all that ``plan`` times at ``WEIGHTS``.
+
+    Over scenarios, plans that share responses evenly are often faster than those that are bought for their typical lengths.
 
     Args:
         problem: without a limit, its workload in canonical order.
     """
-    items = Items.of(replace(problem, workload=problem.workload.points))
-    values, prices = PlanValues(problem, items), Prices(problem, items)
-    filler = Filler(prices)
-    cuts = first_cuts(items, CELLS)
-    columns = prices.of_offers(cuts, [1])
-    found = [values.of(sized_actors(problem))]
+    planner = Planner(problem, FULL, 0, time.perf_counter())
+    found = [planner.split]
+    for weight in WEIGHTS if problem.workload.scenarios is not None else ():
+        weighed = planner.weighed(weight)
+        weighed.search()
+        found += weighed.seen
+    cuts = first_cuts(planner.items, CELLS)
+    columns = planner.prices.of_offers(cuts, [1])
     if len(columns):
-        model = ColumnModel(columns, len(cuts) - 1, items, problem, values.goal)
+        model = ColumnModel(columns, len(cuts) - 1, planner.items, planner.problem, planner.goal)
         for makespan_s in _makespans(model, points):
-            found += map(values.of, _bought(model, filler, makespan_s))
-    return [values.assembled(plan) for plan in found if len(plan.actors) >= problem.needed_actors]
+            found += map(planner.values.of, _bought(model, planner.filler, makespan_s))
+    possible = [plan for plan in found if len(plan.actors) >= problem.needed_actors]
+    means = [(float(plan.makespan_s.mean()), float(plan.cost.mean())) for plan in possible]
+    return [planner.values.assembled(possible[i]) for i in _undominated(means)]
 
 
 def _makespans(model: ColumnModel, points: int) -> list[float]:
@@ -187,14 +198,11 @@ def _bought(model: ColumnModel, filler: Filler, makespan_s: float) -> list[Actor
     return [filler.actors(shares) for shares in filled if shares is not None]
 
 
-def _undominated(candidates: list[Plan], cost: str) -> tuple[Plan, ...]:
-    """Return the plans that no other plan beats in time and cost, faster ones first."""
-
-    def paid(plan: Plan) -> float:
-        return plan.gpu_seconds if cost == "gpu_s" else plan.cost_usd
-
-    plans: list[Plan] = []
-    for plan in sorted(candidates, key=lambda p: (p.makespan_s, paid(p))):
-        if not plans or paid(plan) < paid(plans[-1]):
-            plans.append(plan)
-    return tuple(plans)
+def _undominated(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the positions of the (time, cost) that no other beats in both, the fastest first; of equal ones the first."""
+    least, found = math.inf, []
+    for i in sorted(range(len(points)), key=points.__getitem__):
+        if points[i][1] < least:
+            least = points[i][1]
+            found.append(i)
+    return found

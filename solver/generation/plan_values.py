@@ -6,6 +6,7 @@ is built from the same actors has the same numbers.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, replace
 
@@ -61,6 +62,12 @@ class PlanValues:
         self._rules = [admission_of(offer.latency, None, problem.admission) for offer in problem.offers]
         self._known = [KnownTimes() for _ in problem.offers]
         self._plain: dict[int, _Sums] = {}
+
+    def of_problem(self, problem: PlanningProblem) -> PlanValues:
+        """Return values for another objective of the same step, which share the times of groups."""
+        other = copy.copy(self)
+        other.problem, other.goal = problem, StepObjective.of_problem(problem)
+        return other
 
     def set_reference(self, norms: tuple[float, float]) -> None:
         """Let values be relative to this time and cost of a step."""

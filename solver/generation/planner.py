@@ -14,6 +14,7 @@ Work is counted by construction: grids, rounds and nodes are constants. So the s
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from solver.generation.random_split import check_seed, reference_of, sized_split
 from solver.generation.repairs import ItemsOf, exchanged, levelled, refilling, repacked
 from solver.model.errors import PlanningError, check_flags
 from solver.model.node_placement import place
+from solver.model.objective import Objective
 from solver.model.plan import HistoryEntry, Plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import IntArray
@@ -127,7 +129,8 @@ class Planner:
         problem: with its workload in canonical order. seed: of the random split. began: ``perf_counter`` when planning began.
 
     Attributes:
-        best: the best plan so far. near: plans that miss the limit by a little. bound: lower bound on the value of every plan.
+        best: the best plan so far. seen: all plans that were timed. near: those that miss the limit by a little.
+        prices, filler: of columns and of actors, whatever the objective. bound: lower bound on the value of every plan.
         history: what each part reached.
     """
 
@@ -135,16 +138,31 @@ class Planner:
         self.problem, self.effort, self.seed, self.began = problem.planning_model, effort, seed, began
         self.items = Items.of(replace(self.problem, workload=self.problem.workload.points))
         self.large = len(self.items.order) > effort.large
-        self.values = PlanValues(self.problem, self.items)
-        self.of = ItemsOf(self.values)
+        self.values, self.prices = PlanValues(self.problem, self.items), Prices(self.problem, self.items)
+        self.filler, self.of = Filler(self.prices), ItemsOf(self.values)
+        self._begin()
+
+    def weighed(self, time_weight: float) -> Planner:
+        """Return a planner of the same step for another time weight, without a limit. What this one has priced and timed is not
+        priced and timed again."""
+        other = copy.copy(self)
+        other.problem = replace(self.problem, objective=Objective(time_weight, cost=self.problem.objective.cost))
+        other.values = self.values.of_problem(other.problem)
+        other._begin()
+        return other
+
+    def _begin(self) -> None:
+        """Begin with the right-sized random split, which values are relative to."""
         self.history: list[HistoryEntry] = []
         self.near: list[ValuedPlan] = []
+        self.seen: list[ValuedPlan] = []
         self.bound = 0.0
-        split = sized_split(self.problem, seed=seed)
+        split = sized_split(self.problem, seed=self.seed)
         self.reference = reference_of(self.problem, split)
         self.values.set_reference(self.reference.norms(self.problem.objective.cost))
         self.goal = self.values.goal
         self.best = self.split = self.values.with_times(split.actors, split.busy_s)
+        self.seen.append(self.split)
         self.note(RANDOM)
 
     @property
@@ -168,6 +186,7 @@ class Planner:
     def _keep(self, plan: ValuedPlan) -> bool:
         if not self._fits(plan):
             return False
+        self.seen.append(plan)
         if plan.rank < self.best.rank and self._stands(plan):
             self.best = plan
             return True
@@ -217,18 +236,15 @@ class Planner:
         problem = self.problem
         if problem.workload.scenarios is None or problem.several_kinds:
             return
-        prices = Filler(Prices(problem, self.items))
         most = min(problem.offers[0].max_actors, len(self.items), problem.max_actors or len(self.items))
         for n in sorted({len(self.split.actors) + more for more in EVEN}):
             if problem.needed_actors <= n <= most and self.items.allowed.all():
-                self.offer(prices.actors([Share(0, n, 0, len(self.items))]))
+                self.offer(self.filler.actors([Share(0, n, 0, len(self.items))]))
         self.note(ROUND_ROBIN)
 
     def choose(self) -> None:
         """Cut, price and choose; then again with cuts that are closer around the chosen ones; fill what is chosen."""
         items, goal, problem, effort = self.items, self.goal, self.problem, self.effort
-        prices = Prices(problem, items)
-        filler = Filler(prices)
         objective = goal.objective
         limit_s = problem.generation_within_s
         free = objective.limited or objective.time_weight < LITTLE_TIME
@@ -239,7 +255,7 @@ class Planner:
         shared: list[int] = list(SHARED)
         fills = (1 if self.large else effort.filled) * (3 if objective.limited else 1)
         for zoom in range(effort.zooms):
-            columns = prices.of_offers(cuts, shared, high_s)
+            columns = self.prices.of_offers(cuts, shared, high_s)
             if not len(columns):
                 break
             model = ColumnModel(columns, len(cuts) - 1, items, problem, goal)
@@ -247,7 +263,7 @@ class Planner:
             grid = effort.closer_grid if zoom else effort.grid
             choices = searched(model, low_s, high_s, grid if goal.held_after_s is None else HELD * grid)
             for choice in choices[:fills]:
-                self._fill(filler, columns, choice.columns, cuts, limit_s)
+                self._fill(columns, choice.columns, cuts, limit_s)
             if not choices or len(cuts) - 1 == len(items):
                 break
             best = choices[0]
@@ -256,10 +272,10 @@ class Planner:
             shared = sorted({*columns.actors[best.columns].tolist(), 1})
             cuts = closer_cuts(cuts, chosen, effort.cells)
 
-    def _fill(self, filler: Filler, columns: Columns, chosen: IntArray, cuts: IntArray, limit_s: float) -> None:
+    def _fill(self, columns: Columns, chosen: IntArray, cuts: IntArray, limit_s: float) -> None:
         """Offer the plan of the chosen columns, as it is and filled item by item, also with an actor less."""
         self.offer(
-            filler.actors(
+            self.filler.actors(
                 [
                     Share(*share)
                     for share in zip(
@@ -277,10 +293,10 @@ class Planner:
         for openings in [single] if self.large or len(single) == len(together) else [together, single]:
             for less in range(1 if self.large else min(LESS, len(openings))):
                 fewer = openings[: len(openings) - less]
-                if math.isfinite(limit_s) and (late := filler.at(fewer, limit_s)) is not None:
-                    self.offer(filler.actors(late))
-                filled = filler.least(fewer, low, top)
-                if filled is None or (not self.offer(filler.actors(filled.shares)) and less):
+                if math.isfinite(limit_s) and (late := self.filler.at(fewer, limit_s)) is not None:
+                    self.offer(self.filler.actors(late))
+                filled = self.filler.least(fewer, low, top)
+                if filled is None or (not self.offer(self.filler.actors(filled.shares)) and less):
                     break
         self.note(FILL)
 

@@ -94,11 +94,6 @@ def random_split(problem: PlanningProblem, *, seed: int = 0, actors: int | None 
     return assemble("random", [canonical.response[group] for group in split.groups], problem, split.offers.tolist())
 
 
-def sized_actors(problem: PlanningProblem, seed: int = 0) -> list[tuple[int, IntArray]]:
-    """Return (offer, responses) of the actors of ``random_split``, for a workload in canonical order."""
-    return sized_split(problem, seed=seed).actors
-
-
 def reference_of(problem: PlanningProblem, split: TimedSplit) -> Reference:
     """Return the mean step under a split as reference, which values are relative to."""
     pricing, phases = Pricing.of(problem), problem.phases

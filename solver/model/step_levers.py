@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable
 from solver.model.errors import PlanningError, as_given
 
 ACTOR_SIZE, LAYOUTS, ASSIGNMENT, SHARED_PREFILL = "actor size", "layouts", "assignment", "shared prefill"
-CUT, FOLDING, LEARNER, OVERLAP = "cut", "folding", "learner size", "overlap"
+CUT, CONSOLIDATION, LEARNER, OVERLAP = "cut", "consolidation", "learner size", "overlap"
 STREAMING, PREWARMING, DRAFTS = "streaming", "prewarming", "drafts"
 LEVERS = (
-    ACTOR_SIZE, LAYOUTS, ASSIGNMENT, SHARED_PREFILL, CUT, FOLDING, LEARNER, OVERLAP, STREAMING, PREWARMING, DRAFTS,
+    ACTOR_SIZE, LAYOUTS, ASSIGNMENT, SHARED_PREFILL, CUT, CONSOLIDATION, LEARNER, OVERLAP, STREAMING, PREWARMING, DRAFTS,
 )  # fmt: skip
 MEANINGS = {
     ACTOR_SIZE: "actors have another number of GPUs, over which the model is cut",
@@ -22,7 +22,7 @@ MEANINGS = {
     ASSIGNMENT: "responses are assigned by predicted length, instead of whole prompts at random",
     SHARED_PREFILL: "an actor computes a prompt once for all its samples, as prefix caching does",
     CUT: "most actors are cut when few responses are left (RLHFuse)",
-    FOLDING: "thin actors are folded into the others while the step runs",
+    CONSOLIDATION: "nearly empty actors hand over their responses and are released while the step runs",
     LEARNER: "the learner has other GPUs than all",
     OVERLAP: "responses are prepared while others decode",
     STREAMING: "groups are learned from while others decode",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from solver.lengths.held_out import Saving, held_out
 from solver.model.objective import Objective
-from solver.model.step_levers import FOLDING, LEVERS, SHARED_PREFILL, lever_bits, levers_of_bits
+from solver.model.step_levers import CONSOLIDATION, LEVERS, SHARED_PREFILL, lever_bits, levers_of_bits
 from solver.model.workload import FloatArray, IntArray
 
 BoolArray = NDArray[np.bool_]
@@ -163,7 +163,7 @@ def kept(levers: IntArray, totals: FloatArray) -> IntArray:
     """
     subsets = [np.ones(len(levers), dtype=bool), *(levers & lever_bits([lever]) == 0 for lever in LEVERS)]
     subsets += [levers == lever_bits(plain) for plain in ((), (SHARED_PREFILL,))]
-    margin = np.where(levers & lever_bits([FOLDING]), FOLDING_MARGIN, 0.0)
+    margin = np.where(levers & lever_bits([CONSOLIDATION]), FOLDING_MARGIN, 0.0)
     times_s, gpu_s = totals.T * (1 + margin)
     fastest_first = np.argsort(times_s, kind="stable")
     found = np.zeros(len(levers), dtype=bool)

@@ -10,6 +10,7 @@ from error_messages import refused
 
 from rlhfless.diagnosis import Stated
 from rlhfless.diagnosis.diagnose import collect
+from rlhfless.diagnosis.engine_speed import responses_at_once, responses_per_engine
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import Collected
@@ -76,6 +77,25 @@ def test_a_rate_per_gpu_that_generates_tells_these_gpus_alone(training: dict[str
     assert numbers["gpus_generate"].value == pytest.approx(8.0)
     assert "GPU that generates" in numbers["gpus_generate"].how
     assert "gpus" not in numbers
+
+
+@pytest.mark.parametrize(
+    ("stated", "each"),
+    [
+        ({}, 16.0),
+        ({"gpus": 8}, 16.0),
+        ({"gpus": 24}, 16.0),
+        ({"gpus": 24, "gpus_generate": 16}, 8.0),
+        ({"gpus": 4}, 32.0),
+    ],
+)
+def test_an_engine_has_the_responses_of_the_gpus_that_generate(stated: dict[str, int], each: float) -> None:
+    """slime's rate says that 8 GPUs generate, so of 24 stated ones 16 train. 64 responses, 2 GPUs per engine."""
+    logged = {"step": 1, "response_tokens_mean": 1000.0, "responses": 64.0, "generate_s": 100.0, "tokens_per_gpu_s": 80.0}
+    run = LoggedRun("log", "slime", pd.DataFrame([logged]), stated=Stated(tensor_parallel=2, **stated))
+    told = collect(run)
+    assert responses_at_once(run, told) == pytest.approx((each, each))
+    assert responses_per_engine(run, told) == pytest.approx(each)
 
 
 def test_ways_that_contradict_each_other_are_a_range_and_named() -> None:

@@ -10,6 +10,7 @@ from paper_samples import Paper
 
 from rlhfless.paper import FIGURES, OTHER_FIGURES
 from rlhfless.paper.facets import Look, Panel, facets, for_each, looks_of, select
+from rlhfless.paper.runs import LOOKS
 
 TABLE = pd.DataFrame(
     {
@@ -72,6 +73,31 @@ def test_figure_9_is_the_timeline_of_its_trace(paper: Paper) -> None:
     assert paper.plot("9").layout.title.text.startswith("<b>Figure 9: GPU timeline")
     assert set(spans["phase"]) == set(table["phase"])
     assert spans["end_s"].max() == pytest.approx(table["end_s"].max())
+
+
+def test_figures_4a_and_4b_have_the_lengths_of_their_tables(paper: Paper) -> None:
+    drawn, table = paper.plot("4a"), paper.table("4a")
+    assert drawn.layout.title.text.startswith("<b>Figure 4a: Response lengths of several logs</b>")
+    named = table["data_set"] + " (" + table["basis"] + ")"
+    assert drawn.table["log"].tolist() == named.tolist()
+    assert drawn.table[["share", "tokens"]].to_numpy().tolist() == table[["share", "tokens"]].to_numpy().tolist()
+    steps, means = paper.plot("4b").table, paper.table("4b")
+    assert steps["run"].tolist() == (means["data_set"] + " (" + means["basis"] + ")").tolist()
+    assert steps["mean_tokens"].tolist() == means["smooth_tokens"].tolist()
+
+
+@pytest.mark.full
+def test_figure_13_has_whole_steps_by_length_and_both_ways_to_prefill(paper: Paper) -> None:
+    drifts = paper.plot("13").table.set_index(["run", "step"]).sort_index()
+    table = paper.table("13", panel="scaling", scope="step").set_index(["policy", "step"]).sort_index()
+    assert drifts["time_s"].tolist() == table["time_s"].tolist()
+    assert drifts["gpu_seconds"].tolist() == table["gpu_s"].tolist()
+    assert drifts.loc["rlhfless", "actors"].tolist() == table.loc["rlhfless", "actors"].astype(float).tolist()
+    names = {line.name for line in paper.plot("13").data}
+    assert names == {LOOKS[policy].label for policy in table.index.unique("policy")}
+    (_, prefill) = FIGURES["13"].drawings(paper.found("13")).values()
+    tokens = paper.table("13", panel="prefill")["prefill_tokens"].astype(float)
+    assert sorted(y for bar in prefill.data[:2] for y in bar.y) == pytest.approx(sorted(tokens / 1e3))
 
 
 @pytest.mark.full

@@ -326,6 +326,7 @@ def test_every_phase_and_policy_can_be_told_apart():
 
 OF_A_TRACE = (plot_timeline, plot_steps, plot_lengths, plot_responses, plot_step_fusion)
 OF_SEVERAL = (plot_timelines, plot_before_after)
+OF_ONE_OR_SEVERAL = (plot_steps, plot_lengths)
 
 
 def test_the_plots_of_a_trace_take_the_folder_of_one(tmp_path):
@@ -333,7 +334,7 @@ def test_the_plots_of_a_trace_take_the_folder_of_one(tmp_path):
     folder = trace.save(tmp_path / "run1")
     for plot in OF_A_TRACE:
         assert plot(str(folder)).to_json() == plot(folder).to_json() == plot(trace).to_json()
-    for plot in OF_SEVERAL:
+    for plot in (*OF_SEVERAL, *OF_ONE_OR_SEVERAL):
         assert plot({"a": trace, "b": folder}).to_json() == plot({"a": trace, "b": trace}).to_json()
 
 

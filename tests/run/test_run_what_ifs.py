@@ -35,7 +35,7 @@ def test_what_a_logged_run_states_is_part_of_every_way(log: pd.DataFrame) -> Non
         rl.load(log, assumptions=Assumptions(learn_s=seconds), **GPUS).what_ifs().means().set_index("way")
         for seconds in (1.0, 9.0)
     )
-    for way in ("as logged", "deferred dispatch", "drafts", "folding, released"):
+    for way in ("as logged", "deferred dispatch", "drafts", "consolidated, released"):
         assert long.loc[way, "time_s"] == pytest.approx(short.loc[way, "time_s"] + 8.0)
     assert "asynchronous" in short.index
 

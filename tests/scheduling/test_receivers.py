@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +85,14 @@ def test_the_global_cut_keeps_as_many_actors_as_have_memory():
     assert [c.actor for c in GlobalCut(13, 20).decide(1.0, state(*views))] == [3]
     roomy = [replace(v, free_kv_tokens=210) for v in views]
     assert [c.actor for c in GlobalCut(13, 20).decide(1.0, state(*roomy))] == [2, 3]
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_global_cut_keeps_one_actor_where_no_engine_limits_its_memory():
+    views = [view(a, (3 * a, 3 * a + 1, 3 * a + 2), kv=math.inf) for a in range(4)]
+    assert [c.actor for c in GlobalCut(13, 20).decide(1.0, state(*views))] == [1, 2, 3]
+    mixed = [replace(views[0], free_kv_tokens=190), *views[1:]]
+    assert [c.actor for c in GlobalCut(13, 20).decide(1.0, state(*mixed))] == [2, 3], "actor 0 alone has no room for the others"
 
 
 def test_folding_leaves_alone_what_nobody_can_hold():

@@ -216,6 +216,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_kinds": of_plans(lambda plans, *_: Call((plans, WORKLOAD), label)),
         "plot_curves, several seeds": lambda: Call((learned(text),)),
         "plot_lengths": lambda: Call((trace_of(text),)),
+        "plot_lengths, several logs": lambda: Call(({text: trace_of(text), "other": trace_of(text)},)),
         "plot_overview, one step": lambda: Call(
             (pd.DataFrame({"phase": [text] * 2, "kind": ["", "learning"], "seconds": [3.0, 1.0], "share": [0.75, 0.25]}),)
         ),
@@ -236,6 +237,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         ),
         "plot_speedup_map": lambda: Call((replace(LATENCY, name=text), 100.0, Acceptance([0.5, 0.25]))),
         "plot_steps": lambda: Call((trace_of(text),)),
+        "plot_steps, several runs": lambda: Call(({text: trace_of(text), "other": trace_of(text)},)),
         "plot_timeline": lambda: Call((trace_of(text),)),
         "plot_timelines": lambda: Call(({text: trace_of(text), "other": trace_of(text, "actor-")},)),
         "plot_two_step_gain": lambda: Call((replace(LATENCY, name=text, kv_bytes_per_token=1e5), 2000)),

@@ -309,6 +309,17 @@ def test_blocks_of_a_csv_are_read_as_the_whole_is(piece: int, monkeypatch: pytes
     pd.testing.assert_frame_equal(pd.concat(frames), whole, check_index_type=False)
 
 
+def test_rows_may_end_early_and_later_blocks_may_have_other_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As spreadsheets write them. pyarrow's reader refuses such rows and types of later blocks, and reads dates as such."""
+    monkeypatch.setattr("rlhfless.trace.csv_blocks.BLOCK_BYTES", 1)
+    monkeypatch.setattr("rlhfless.trace.csv_blocks.PIECE_BYTES", 4)
+    content = b"a,b,at\n1,2,2024-01-01\n3\n4.5,x,12:30:00\n"
+    frame = pd.concat(csv_frames(Guard(), Path("log.csv"), io.BytesIO(content), []))
+    assert frame["a"].tolist() == [1.0, 3.0, 4.5]
+    assert frame["b"].fillna("").tolist() == [2, "", "x"]
+    assert frame["at"].fillna("").tolist() == ["2024-01-01", "", "12:30:00"]
+
+
 def test_an_error_in_a_late_block_names_the_line_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlhfless.trace.csv_blocks.BLOCK_BYTES", 1)
     monkeypatch.setattr("rlhfless.trace.csv_blocks.PIECE_BYTES", 4)

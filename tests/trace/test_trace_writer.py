@@ -250,25 +250,36 @@ def test_a_writer_keeps_no_responses_in_memory(tmp_path: Path) -> None:
     assert len(writer.trace.rollouts) == 36
 
 
+MERGES = """
+from pathlib import Path
+from rlhfless.trace import store
+
+def peak_kib(): return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+
+store.ROWS_AT_ONCE = 600  # of a table in memory, whatever the number of steps
+peaks = [peak_kib()]
+for folder, steps in FOLDERS:
+    store.merge_steps(Path(folder), {"steps": list(range(steps))})
+    peaks.append(peak_kib())
+before, few, many = peaks
+quarter, more = few - before, many - few
+sys.exit(f"{quarter:,} KiB for a quarter of the steps, {more:,} KiB more for all" if 2 * more > quarter else None)
+"""
+
+
 @pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system does not tell a process's largest memory")
 def test_closing_takes_no_more_memory_for_many_steps(tmp_path: Path) -> None:
-    """Beside the rows of 2,000 small steps, what their 8,000 files say of themselves would take 200 MB."""
-    writer = TraceWriter(tmp_path)
-    writer.append_step(**step(0))
-    for number in range(1, 2000):
-        shutil.copytree(store.path_of(tmp_path, 0), store.path_of(tmp_path, number))
-    closing = child(
-        "from pathlib import Path",
-        "from rlhfless.trace import store",
-        "def peak_kib(): return int(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])",
-        "before = peak_kib()",
-        f"store.merge_steps(Path({str(tmp_path)!r}), {{'steps': list(range(2000))}})",
-        "grown = peak_kib() - before",
-        "sys.exit(f'{grown:,} KiB more' if grown > 90_000 else None)",
-    )
-    assert closing.wait(timeout=600) == 0
-    assert pq.read_metadata(tmp_path / "rollouts.parquet").num_rows == 12_000
+    """One process merges 500 steps, then 2,000. What 8,000 files say of themselves would take four times as much as 2,000."""
+    folders = []
+    for steps in (500, 2000):
+        folder = tmp_path / str(steps)
+        TraceWriter(folder).append_step(**step(0))
+        for number in range(1, steps):
+            shutil.copytree(store.path_of(folder, 0), store.path_of(folder, number))
+        folders.append((str(folder), steps))
+    assert child(f"FOLDERS = {folders!r}", MERGES).wait(timeout=600) == 0
+    assert pq.read_metadata(tmp_path / "2000" / "rollouts.parquet").num_rows == 12_000
 
 
 # --- steps and tables -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ CHANGES = {
     "random": "As many actors as pay off; each releases its GPUs when its responses are complete.",
     "fold": "As many actors as pay off; nearly empty actors hand their responses over and release their GPUs early.",
 }
-NAMES = {"random": "right-sized, released", "fold": "folding, released"}
+NAMES = {"random": "right-sized, released", "fold": "consolidated, released"}
 
 
 def way(run: RunToChange, policy: str = "fold") -> WayOutcome:

@@ -20,7 +20,7 @@ from solver.generation.canonical_order import Canonical
 from solver.generation.random_split import assign_prompts
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
-from solver.model.step_levers import ASSIGNMENT, CUT, FOLDING, SHARED_PREFILL
+from solver.model.step_levers import ASSIGNMENT, CONSOLIDATION, CUT, SHARED_PREFILL
 from solver.model.workload import IntArray
 from solver.step.learners import server_counts
 from solver.timing.build_plan import assemble
@@ -33,7 +33,7 @@ LEVERS_OF = {
     CACHED: frozenset([SHARED_PREFILL]),
     RESPONSES: frozenset([ASSIGNMENT]),
     PROMPTS: frozenset([ASSIGNMENT, SHARED_PREFILL]),
-    FOLDED: frozenset([ASSIGNMENT, FOLDING]),
+    FOLDED: frozenset([ASSIGNMENT, CONSOLIDATION]),
 }
 
 

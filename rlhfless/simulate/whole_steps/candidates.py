@@ -17,7 +17,7 @@ import numpy as np
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps.generations import Generation, WholeStepPlan
 from rlhfless.simulate.whole_steps.sized_step import SizedStep, items_of
-from solver.model.step_levers import FOLDING, lever_bits, levers_of_bits
+from solver.model.step_levers import CONSOLIDATION, lever_bits, levers_of_bits
 from solver.model.workload import FloatArray, IntArray
 from solver.step.choose import StepChoice, StepTable, dearer_by, kept
 from solver.step.learners import Learners, learners_beside, servers_per_block
@@ -51,7 +51,7 @@ class WholeStepCandidates:
         while True:
             choice = choose(self.table)
             chosen = [choice.best, *choice.without.values()]
-            estimated = [one for one in chosen if FOLDING in self.plans[one].levers and one not in self.confirmed]
+            estimated = [one for one in chosen if CONSOLIDATION in self.plans[one].levers and one not in self.confirmed]
             if not estimated:
                 return choice
             if estimated[0] == choice.best:  # another plan may be chosen now, and others are the best without a lever then

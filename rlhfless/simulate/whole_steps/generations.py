@@ -25,7 +25,7 @@ from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
-from solver.model.step_levers import DRAFTS, FOLDING
+from solver.model.step_levers import CONSOLIDATION, DRAFTS
 from solver.model.workload import IntArray, Workload
 from solver.step.cut_timeline import CutTimeline
 from solver.step.work import Learner
@@ -64,7 +64,7 @@ class Generation:
     @cached_property
     def unfolded(self) -> Generation | None:
         """Return the candidate that assigns as many actors and does not fold; None where this one does not fold, either."""
-        return self.step.of(replace(self.assignment, by=RESPONSES)) if FOLDING in self.levers else None
+        return self.step.of(replace(self.assignment, by=RESPONSES)) if CONSOLIDATION in self.levers else None
 
     def estimated(self, scenario: int, executed_on: int = 1) -> GeneratedStep:
         """Return what it takes on a scenario. A plan that folds is executed on some only, as that takes long.

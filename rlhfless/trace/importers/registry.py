@@ -5,14 +5,15 @@ Importing writes nothing, so a refused log leaves no files behind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
 
-from rlhfless.errors import NO_SUCH_LOG
-from rlhfless.trace.errors import TraceError, one_sentence
+from rlhfless.errors import NO_SUCH_LOG, UserError, reason
+from rlhfless.trace.errors import TraceError, UnreadableLog
 from rlhfless.trace.importers import (
     areal,
     engine_lines,
@@ -192,7 +193,7 @@ def recognise(path: str | Path) -> Format:
 
 def _found(path: Path) -> tuple[Path, Format]:
     """Return the log that a path names, which may be in a folder, and its format."""
-    with one_sentence(path, "a log"):
+    with _one_sentence(path, "a log"):
         _refuse_nothing(path)
         refuse_utf16(path)
         if (log_format := _format_of(path)) is not None:
@@ -208,7 +209,7 @@ def _format_of(path: Path) -> Format | None:
 
 def _named_log(path: Path, log_format: Format) -> Path:
     """Return the log of a stated format that a path names: of a folder that is none, the one file in it that is."""
-    with one_sentence(path, log_format.title):
+    with _one_sentence(path, log_format.title):
         _refuse_nothing(path)
         if not path.is_dir() or log_format.detect(path):
             return path
@@ -233,7 +234,7 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
     else:
         log_format = named(framework)
         path = _named_log(path, log_format)
-    with one_sentence(path, log_format.title):
+    with _one_sentence(path, log_format.title):
         return _imported(path, options, log_format)
 
 
@@ -389,7 +390,7 @@ def is_trace(path: Path) -> bool:
     Raises:
         TraceError: it cannot be looked into.
     """
-    with one_sentence(path, "a log"):
+    with _one_sentence(path, "a log"):
         return any((path / name).is_file() for name in ("meta.json", "rollouts.parquet"))
 
 
@@ -408,7 +409,7 @@ def open_log(path: str | Path, options: ImportOptions | None = None, framework: 
             if given:
                 raise TraceError(f"{name} is for tables, and {path} is a trace; leave {name} out, or name a table")
         limits = options.limits
-        with one_sentence(path, "a trace"):
+        with _one_sentence(path, "a trace"):
             trace = read_trace(path, limits)
             framework = str(trace.meta.get("framework") or "")
             facts, _ = read_facts(path, limits)
@@ -440,3 +441,22 @@ def named(name: str) -> Format:
     raise TraceError(
         f"--from {name}: is not a known format; one of {', '.join(log_format.name for log_format in FORMATS)} is needed"
     )
+
+
+@contextmanager
+def _one_sentence(path: Path, what: str) -> Iterator[None]:
+    """Turn whatever pandas, pyarrow or the system raise while a log is read into one sentence.
+
+    Args:
+        path: of the log. what: it is read as, in words.
+
+    Raises:
+        UnreadableLog: something that is no error for users was raised.
+    """
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {reason(error)}"
+        raise UnreadableLog(f"{path}: cannot be read as {what} ({why}); an intact log of a known format is needed") from error

@@ -20,7 +20,7 @@ from rlhfless.simulate import Comparison, logged_steps
 
 ON_POLICY = {
     "deferred dispatch", "token-aware routing", "dynamic sampling", "dynamic sampling, at once", "drafts", "stage fusion",
-    "streaming learning", "right-sized, released", "folding, released", "released in the tail", "over-sampling",
+    "streaming learning", "right-sized, released", "consolidated, released", "released in the tail", "over-sampling",
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from solver_strategies import LIMIT, instances, l40s, lognormal_workload
 
 import solver
 from rlhfless.latency import load_profile
-from solver.generation.pareto_front import Front
+from solver.generation.pareto_front import WEIGHTS, Front
 from solver.timing.evaluate import admission_of
 
 L40S, H100 = load_profile("l40s-qwen2.5-3b-tp2"), load_profile("h100-qwen2.5-3b-tp1")
@@ -68,6 +69,40 @@ def test_no_plan_lies_below_the_curve_or_beyond_epsilon(refill, data):
         solver.PlanningProblem(work, instance.cluster, instance.latency, admission=instance.admission), points=10
     )
     check(front, plans)
+
+
+def beats_the_front(plan: solver.Plan, front: Front) -> bool:
+    """Whether the plan is beyond the front: no plan of it is as fast and as cheap."""
+    cost = front.cost_of(plan) * (1 + 1e-9)
+    return all(p.makespan_s > plan.makespan_s * (1 + 1e-9) or front.cost_of(p) > cost for p in front.plans)
+
+
+@given(st.data(), st.booleans(), st.sampled_from(["done", "generation"]))
+@settings(max_examples=15, deadline=None)
+def test_over_scenarios_no_plan_at_a_weight_that_the_front_tries_beats_it(data, refill, release):
+    instance = data.draw(instances(refill=refill))
+    work, model = data.draw(sampled(instance.workload)), instance.latency
+    problem = solver.PlanningProblem(work, instance.cluster, model, admission=instance.admission, release=release)
+    front = solver.pareto_front(problem, points=6)
+    for weight in WEIGHTS:
+        assert not beats_the_front(solver.plan(replace(problem, objective=solver.Objective(weight))), front)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_many_uncertain_responses_the_front_begins_where_the_fastest_plan_does(seed):
+    rng = np.random.default_rng(seed)
+    work = lognormal_workload(48, 4)
+    lengths = np.clip(work.response_tokens * rng.lognormal(0, 0.6, (8, len(work))), 1, 2048)
+    problem = solver.PlanningProblem(
+        solver.Workload(work.prompt_tokens, work.prompt_of, lengths), solver.Cluster(2, 8, 2), l40s(), max_actors=6
+    )
+    front = solver.pareto_front(problem, points=8)
+    plans = [solver.plan(replace(problem, objective=solver.Objective(weight))) for weight in WEIGHTS]
+    assert not any(beats_the_front(plan, front) for plan in plans)
+    assert front.plans[0].makespan_s <= plans[-1].makespan_s * (1 + 1e-9)
+    times, costs = [p.makespan_s for p in front.plans], [p.gpu_seconds for p in front.plans]
+    assert times == sorted(times)
+    assert costs == sorted(costs, reverse=True)
 
 
 def test_different_scenarios_have_a_front_above_its_curve_that_is_not_far_away():

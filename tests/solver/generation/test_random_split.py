@@ -14,7 +14,7 @@ from solver_strategies import l40s, lognormal_workload
 
 import solver
 from solver.generation.canonical_order import Canonical
-from solver.generation.random_split import random_split, reference_of, sized_actors, sized_split
+from solver.generation.random_split import random_split, reference_of, sized_split
 from solver.timing.build_plan import assemble
 from solver.timing.step_cost import Pricing
 
@@ -85,7 +85,7 @@ def test_times_and_reference_are_those_of_the_plan(scenarios, release):
     assert reference.time_s == pytest.approx(asked.phases.step_time_s(plan.makespan_s))
     assert reference.gpu_s == pytest.approx(asked.phases.step_gpu_s(plan.makespan_s, plan.gpu_seconds))
     assert reference.usd == pytest.approx(plan.cost_usd + asked.learner_rate("usd") * reference.time_s)
-    assert [r for r, _ in sized_actors(canonical)] == split.offers.tolist()
+    assert [r for r, _ in sized_split(canonical).actors] == split.offers.tolist()
     assert random_split(asked).makespan_s == pytest.approx(plan.makespan_s)
 
 

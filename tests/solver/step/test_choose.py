@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver import Objective
-from solver.model.step_levers import FOLDING, LEVERS, SHARED_PREFILL, STREAMING, lever_bits, levers_of_bits
+from solver.model.step_levers import CONSOLIDATION, LEVERS, SHARED_PREFILL, STREAMING, lever_bits, levers_of_bits
 from solver.step.choose import FOLDING_MARGIN, StepTable, choose, dearer_by, kept
 
 STREAMED = np.array([0, lever_bits([STREAMING])])
@@ -73,7 +73,7 @@ def test_the_cheapest_within_every_time_is_kept_of_all_plans_and_without_each_le
     sets = [frozenset(rng.choice(LEVERS, rng.integers(0, 4), replace=False).tolist()) for _ in range(300)]
     totals = rng.lognormal(0, 0.3, (300, 2))
     numbers = kept(np.array([lever_bits(one) for one in sets]), totals)
-    margin = np.array([1 + FOLDING_MARGIN * (FOLDING in one) for one in sets])
+    margin = np.array([1 + FOLDING_MARGIN * (CONSOLIDATION in one) for one in sets])
     times_s, gpu_s = (totals * margin[:, None]).T
     groups = [[True] * 300, *([lever not in one for one in sets] for lever in LEVERS)]
     groups += [[one == levers for one in sets] for levers in (frozenset(), frozenset([SHARED_PREFILL]))]
