@@ -100,7 +100,7 @@ def _lacks_room(ranked: Sequence[ActorView], room: ReceiverRoom) -> NDArray[np.b
     """
     free = np.array([(max(0, room.slots[one.actor]), max(0.0, room.kv_tokens(one.actor))) for one in ranked])
     needed = np.array([(one.unfinished_count, sum(room.needs(one.unfinished))) for one in ranked], dtype=float)
-    before = np.cumsum(free, axis=0) - free
+    before = np.concatenate([np.zeros((1, 2)), np.cumsum(free, axis=0)[:-1]])  # memory may be infinite
     after = np.cumsum(needed[::-1], axis=0)[::-1]
     return np.asarray((after > before).any(axis=1))
 
