@@ -19,7 +19,7 @@ from solver.bounds.schedules import ScheduleBound
 from solver.step.bound import phase_bound_s, whole_step_bound
 from solver.step.charges import Charges
 from solver.step.follow import follow
-from solver.step.work import Learner, StepWork
+from solver.step.work import BESIDE_DECODING, Learner, StepWork
 
 seeds = st.integers(0, 2**32 - 1)
 PAID = Charges.by_formula(2, 1, 0.1, load_s=0.25, gradient_s=0.5)
@@ -69,6 +69,13 @@ def _two_responses(actors: int, gpus: int = 1) -> tuple[StepWork, ScheduleBound]
     problem = solver.PlanningProblem(solver.Workload([1], [0, 0], [100, 100]), solver.Cluster(1, actors * gpus, gpus), latency)
     work = StepWork([2.0, 2.0], [3.0, 3.0], group=[0, 0], gpus_per_actor=gpus)
     return work, ScheduleBound(problem)
+
+
+def test_a_given_learner_on_released_gpus_shares_them_with_generation() -> None:
+    latency = solver.LatencyModel("mine", 1, base_s=8e-3, per_response_s=1e-3, max_batch=1)
+    problem = solver.PlanningProblem(solver.Workload([1], [0, 0], [100, 100]), solver.Cluster(1, 1, 1), latency)
+    bound = whole_step_bound(solver.bound(problem), _two_responses(1)[0], BESIDE_DECODING)
+    assert bound.shortest_s() == pytest.approx(2 * 0.9 + 4 + 6, rel=1e-6), "one GPU decodes one by one, prepares and learns"
 
 
 def test_the_least_time_is_that_of_the_best_size_and_of_all_gpus_together() -> None:
