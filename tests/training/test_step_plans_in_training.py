@@ -96,6 +96,15 @@ def test_a_step_of_grpo_takes_its_generation_and_the_rest_of_the_plan(tmp_path: 
     assert step_metrics(trace)["time_s"].to_numpy() == pytest.approx(generated_s.to_numpy() + plan.phases().seconds)
 
 
+def test_a_run_that_drafts_takes_what_its_own_generation_takes_and_the_rest_of_the_plan(tmp_path: Path, model: Path) -> None:
+    plan = planned()
+    trained(config(kl_coef=0.05, drafts=True, **GPUS), tmp_path, model, step_plan=plan)
+    trace = read_trace(tmp_path)
+    decoded = trace.allocations[(trace.allocations["role"] == "decode") & (trace.allocations["holder"] != "generate")]
+    generated_s = decoded.groupby("step")["end_s"].max() - decoded.groupby("step")["start_s"].min()
+    assert step_metrics(trace)["time_s"].to_numpy() == pytest.approx(generated_s.to_numpy() + plan.phases().seconds)
+
+
 def test_a_run_may_be_resumed_with_a_step_plan(tmp_path: Path, model: Path) -> None:
     train(config(steps=2, **GPUS), tmp_path / "run", model=model)
     with Trainer(config(steps=3, **GPUS), tmp_path / "run", resume=True, step_plan=planned(), progress=False) as trainer:
