@@ -54,6 +54,11 @@ def test_one_chain_of_equal_stages_is_bounded_by_the_formula() -> None:
     assert memory_bound(ops, latency_bound(ops)) == 4 * 1.5  # what 1F1B holds on the first stage
 
 
+def test_no_memory_is_needed_without_activations() -> None:
+    ops = Operations.of(PipelineProblem([Chain("actor", range(4), 8, 1, 2)]))
+    assert memory_bound(ops, latency_bound(ops)) == 0
+
+
 def test_more_time_needs_no_more_memory() -> None:
     for seed in range(6):
         ops = Operations.of(random_problem(seed))
