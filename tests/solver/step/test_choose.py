@@ -37,6 +37,15 @@ def test_a_deadline_relative_to_another_plan_compares_two_plans_where_both_are_s
     assert choose(table, Objective(deadline_s=0.5), relative_to=other_s).saves[STREAMING] > 0.2
 
 
+def test_a_relative_deadline_counts_in_each_half_of_the_scenarios_and_not_in_the_mean_alone() -> None:
+    """A plan that is slower where steps are short, and faster where they are long, keeps the limit in the mean of all only."""
+    other_s = np.array([1.0, 9.0] * 4)
+    table = StepTable(STREAMED, np.array([other_s, [1.5, 8.5] * 4]), np.array([[1.0] * 8, [0.9] * 8]))
+    choice = choose(table, Objective(deadline_s=1.0), relative_to=other_s)
+    assert choice.best == 0
+    assert STREAMING in choice.refused
+
+
 def test_without_a_plan_that_keeps_the_limit_the_nearest_miss_is_best() -> None:
     table = StepTable(np.zeros(3, np.int64), np.array([[4.0] * 4, [3.0] * 4, [5.0] * 4]), np.array([[1.0] * 4] * 3))
     assert choose(table, Objective(deadline_s=2.0)).best == 1
