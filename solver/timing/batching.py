@@ -15,8 +15,9 @@ feeds the last missing token also generates its first token. A response with a c
 one response of the batch, the youngest, is half computed, and the budget, which is at least the slots, always advances it.
 
 There are three loops, by what binds. Nothing: all responses join at once. Slots alone, as memory is reserved and holds any full
-batch: a response joins when another one leaves. Slots and memory: the same with tokens counted, and where memory is not
-reserved, a loop over completions and evictions.
+batch: a response joins when another one leaves. Slots and memory: the same with tokens counted. Where memory is not reserved
+but counted as it grows, responses are evicted, and a loop goes from event to event. It could do the reserved case as well, but
+one pass over the responses is 2 to 3 times as fast.
 """
 
 from __future__ import annotations
