@@ -30,8 +30,8 @@ from solver.bounds.headroom import summed_bounds
 from solver.model.objective import TIME_WEIGHT
 from solver.prefix_sharing.deduplicate import deduplicate
 from solver.step.choose import StepTable, best_of, choose
+from solver.step.choose_learner import choose_learner
 from solver.step.cut import choose_cut
-from solver.step.learner import choose_learner
 from solver.step.work import TokenWork
 
 WEIGHTS = [0.0, 0.3, 0.7, 1.0]

@@ -9,7 +9,7 @@ from rlhfless.scheduling import SchedulingPolicy
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from solver.model.plan import Plan
 from solver.step.bound import WholeStepBound, whole_step_bound
-from solver.step.learner import latest_start
+from solver.step.choose_learner import latest_start
 from solver.step.work import Learner
 
 

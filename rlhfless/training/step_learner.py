@@ -15,7 +15,7 @@ from rlhfless.training.step_learning import LearningParts
 from solver.model.objective import Objective
 from solver.model.problem import PlanningProblem
 from solver.step.charges import Charges, slowdown
-from solver.step.learner import LateStart, LearnerPlan, choose_learner, latest_start
+from solver.step.choose_learner import LateStart, LearnerPlan, choose_learner, latest_start
 from solver.step.work import BESIDE_DECODING, Learner, TokenWork
 
 

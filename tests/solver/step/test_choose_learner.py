@@ -14,8 +14,8 @@ import solver
 from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, Workload
 from solver.model.objective import Objective
 from solver.step.charges import Charges
+from solver.step.choose_learner import choose_learner
 from solver.step.follow import follow
-from solver.step.learner import choose_learner
 from solver.step.work import BESIDE_DECODING, Learner, StepWork, TokenWork
 
 LATENCY = LatencyModel("tests", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import solver
 from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, Workload
 from solver.step.charges import Charges
+from solver.step.choose_learner import HALVINGS, latest_start
 from solver.step.follow import follow
-from solver.step.learner import HALVINGS, latest_start
 from solver.step.work import BESIDE_DECODING, Learner, TokenWork
 
 OWN = replace(BESIDE_DECODING, own=1, grows=False)

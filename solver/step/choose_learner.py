@@ -107,7 +107,7 @@ def choose_learner(
 
     Example:
         >>> import solver
-        >>> from solver.step.learner import choose_learner
+        >>> from solver.step.choose_learner import choose_learner
         >>> from solver.step.work import TokenWork
         >>> latency = solver.LatencyModel("mine", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
         >>> workload = solver.Workload([10] * 4, range(4), [50, 60, 70, 900])
@@ -155,7 +155,7 @@ def latest_start(
 
     Example:
         >>> import solver
-        >>> from solver.step.learner import latest_start
+        >>> from solver.step.choose_learner import latest_start
         >>> from solver.step.work import Learner, TokenWork
         >>> latency = solver.LatencyModel("mine", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
         >>> workload = solver.Workload([10] * 4, range(4), [50, 60, 70, 900])
