@@ -39,16 +39,16 @@ def simulate_variants(
     if not variants:
         raise InputError("there are no variants; at least one is needed")
     groups: list[_Group] = []
-    group_of: dict[str, tuple[_Group, str]] = {}
+    group_of: dict[str, tuple[int, str]] = {}  # of every variant: the number of its group, and its policy
     for name, (setting, policy) in variants.items():
         planner = as_policy(policy, tau=setting.tau, static_actors=setting.static_actors, hold=setting.hold)
-        group = next((one for one in groups if one.takes(setting, planner)), None)
-        if group is None:
-            groups.append(group := _Group(setting, {}))
-        group.planners[planner.name] = planner
-        group_of[name] = group, planner.name
-    ran = {id(group): group.simulated(logged, on_step) for group in groups}
-    results = {name: ran[id(group)][policy] for name, (group, policy) in group_of.items()}
+        number = next((number for number, one in enumerate(groups) if one.takes(setting, planner)), len(groups))
+        if number == len(groups):
+            groups.append(_Group(setting, {}))
+        groups[number].planners[planner.name] = planner
+        group_of[name] = number, planner.name
+    ran = [group.simulated(logged, on_step) for group in groups]
+    results = {name: ran[number][policy] for name, (number, policy) in group_of.items()}
     found = {name: (one, group_of[name][1]) for name, one in results.items() if isinstance(one, Comparison)}
     left_out = {name: str(one) for name, one in results.items() if not isinstance(one, Comparison)}
     if not found:

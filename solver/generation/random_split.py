@@ -117,16 +117,16 @@ def sized_split(problem: PlanningProblem, *, seed: int = 0, actors: int | None =
         limit = min(problem.offers[0].max_actors, most)
         sizes = [actors] if actors is not None else [n for n in candidate_counts(limit) if n >= min(least, limit)]
         splits = [[shuffled.equal(n)] for n in sizes]
-        return best_split(len(splits), _Timings(problem, splits).of, pricing)
+        return best_split(len(splits), _Timings(problem, splits, shuffled).of, pricing)
     gpus = sum(pool.gpus for pool in problem.cluster.pools)
     sizes = [actors] if actors is not None else [n for n in candidate_counts(min(most, gpus), *MIXED_COUNTS) if n >= least]
     splits = list(_over_offers(problem, shuffled, sizes))
     if not splits:
         raise PlanningError(no_room(problem, min(sizes, default=least), max(sizes, default=most)))
     points = replace(problem, workload=problem.workload.points)
-    keys = least_keys(len(splits), _Timings(points, splits).of, pricing)
+    keys = least_keys(len(splits), _Timings(points, splits, shuffled).of, pricing)
     first = sorted(range(len(splits)), key=lambda i: (keys[i], i))[:TIMED]
-    return best_split(len(first), _Timings(problem, [splits[i] for i in first]).of, pricing)
+    return best_split(len(first), _Timings(problem, [splits[i] for i in first], shuffled).of, pricing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,27 +168,25 @@ class _Shuffled:
 
 
 class _Timings:
-    """Times of the groups of splits; those of an order that several splits cut are computed once."""
+    """Times of the groups of splits. Those of the shuffled order, which most splits cut, are computed once per offer."""
 
-    def __init__(self, problem: PlanningProblem, splits: Sequence[Sequence[_Division]]) -> None:
-        self._problem, self._splits = problem, splits
-        self._shared: dict[tuple[int, int], GroupTimes] = {}
-        orders = [id(order) for split in splits for order in {id(part.order): part.order for part in split}.values()]
-        self._often = {order for order in orders if orders.count(order) > 1}
+    def __init__(self, problem: PlanningProblem, splits: Sequence[Sequence[_Division]], shuffled: _Shuffled) -> None:
+        self._problem, self._splits, self._shuffled = problem, splits, shuffled
+        self._shared: dict[int, GroupTimes] = {}  # by offer
 
     def of(self, i: int) -> list[Groups]:
         """Return the groups of the i-th split."""
         return [Groups(self._times(part), part.edges, part.offer) for part in self._splits[i]]
 
     def _times(self, part: _Division) -> GroupTimes:
-        key = part.offer, id(part.order)
-        if key in self._shared:
-            return self._shared[key]
+        is_shared = part.order is self._shuffled.order
+        if is_shared and part.offer in self._shared:
+            return self._shared[part.offer]
         problem, latency = self._problem, self._problem.offers[part.offer].latency
         rule = admission_of(latency, None, problem.admission)
         times = GroupTimes.of(problem.workload, latency, rule, part.order, problem.share_prefill)
-        if id(part.order) in self._often:
-            self._shared[key] = times
+        if is_shared:
+            self._shared[part.offer] = times
         return times
 
 

@@ -27,6 +27,7 @@ SURE = 1.0
 plan by predictions, three plans of Figure 10 without drafts change (one seed). One of them is 7 % slower at the same cost."""
 TIME_FACTORS = np.array([*(1.02**power for power in range(60)), 4.0, 9.0])
 """Of the least time: the times within which the cheapest plans are kept."""
+ROUNDING = 1e-9  # relative, by which sums over the same work may differ
 FOLDING_MARGIN = 0.02
 """A plan that folds must be so much faster or cheaper to be kept: its rule is executed, not timed by arrays."""
 
@@ -116,20 +117,28 @@ class _Halves:
         every = np.arange(table.times_s.shape[1])
         self.halves = [every[half::2] for half in (0, 1)] if len(every) > 1 else [every, every]
         everyone = np.arange(len(table.levers))
+        self.next = (table.times_s if objective.budget is None else table.gpu_s).mean(axis=1)
         self.means = {half: self._values(everyone, on).mean(axis=1) for half, on in ((0, self.halves[0]), (1, self.halves[1]))}
         self.of_all = self._values(everyone, every).mean(axis=1)
 
     def best(self, among: BoolArray) -> int:
         """Return the plan that is best on all scenarios."""
-        return _least(self.of_all, among)
+        return self._least(self.of_all, among)
 
     def saving(self, among: BoolArray, without: BoolArray) -> Saving:
         """Return what the best of some plans saves on held-out scenarios, in logarithms, compared with the best of others."""
         return held_out(lambda half: self._held_out(among, half), lambda half: self._held_out(without, half), SURE)
 
     def _held_out(self, among: BoolArray, half: int) -> FloatArray:
-        chosen = np.array([_least(self.means[half], among)])
+        chosen = np.array([self._least(self.means[half], among)])
         return np.asarray(np.log(np.maximum(self._values(chosen, self.halves[1 - half])[0], 1e-12)))
+
+    def _least(self, values: FloatArray, among: BoolArray) -> int:
+        """Return the plan of least value. Of plans that differ by rounding only, as in cost under a deadline, the faster one,
+        or under a budget the cheaper one."""
+        numbers = np.flatnonzero(among)
+        ties = numbers[values[numbers] <= values[numbers].min() * (1 + ROUNDING)]
+        return int(ties[np.argmin(self.next[ties])])
 
     def _values(self, plans: IntArray, scenarios: IntArray) -> FloatArray:
         """Return the values of plans on some scenarios, with the limit that holds there."""
@@ -137,11 +146,6 @@ class _Halves:
         if relative_to is not None:
             objective = objective.with_slack(float(relative_to[scenarios].mean()))
         return objective.soft_values(self.table.times_s[plans][:, scenarios], self.table.gpu_s[plans][:, scenarios])
-
-
-def _least(values: FloatArray, among: BoolArray) -> int:
-    numbers = np.flatnonzero(among)
-    return int(numbers[np.argmin(values[numbers])])
 
 
 def dearer_by(totals: FloatArray) -> FloatArray:

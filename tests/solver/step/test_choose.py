@@ -47,9 +47,19 @@ def test_a_relative_deadline_counts_in_each_half_of_the_scenarios_and_not_in_the
 
 
 def test_without_a_plan_that_keeps_the_limit_the_nearest_miss_is_best() -> None:
-    table = StepTable(np.zeros(3, np.int64), np.array([[4.0] * 4, [3.0] * 4, [5.0] * 4]), np.array([[1.0] * 4] * 3))
+    table = StepTable(
+        np.zeros(3, np.int64), np.array([[4.0] * 4, [3.0] * 4, [5.0] * 4]), np.array([[0.9] * 4, [1.0] * 4, [0.8] * 4])
+    )
     assert choose(table, Objective(deadline_s=2.0)).best == 1
     assert choose(table, Objective(deadline_s=4.5)).best == 0
+
+
+def test_of_plans_that_cost_the_same_but_for_rounding_the_faster_is_chosen() -> None:
+    times_s, gpu_s = np.array([[3.0] * 4, [2.0] * 4, [1.0] * 4]), np.array([[7.0] * 4, [7.0 + 1e-12] * 4, [7.1] * 4])
+    table = StepTable(np.zeros(3, np.int64), times_s, gpu_s)
+    assert choose(table, Objective(deadline_s=4.0)).best == 1
+    swapped = StepTable(np.zeros(3, np.int64), gpu_s, times_s)
+    assert choose(swapped, Objective(budget_gpu_s=4.0)).best == 1, "the cheaper of two that are as fast"
 
 
 @settings(max_examples=20, deadline=None)
