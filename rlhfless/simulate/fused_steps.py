@@ -53,4 +53,4 @@ def fused_bound(setting: SimulationConfig, logged: LoggedStep) -> WholeStepBound
         return None
     work = setting.work.of(logged.truth, setting.cluster.gpus_per_actor)
     learner = replace(setting.learner, grows=True, overlaps=True, streams=True)
-    return whole_step_bound(logged.bound(setting), work, learner)
+    return whole_step_bound(logged.bound(setting), work, learner, any_start=setting.learner_start == "needed")

@@ -49,14 +49,15 @@ GPU-seconds, and those of the learner g S (T - start). With W the seconds of wor
     C(T) + g W <= g N T + g S (T - start) ,    and the least T that satisfies this is a lower bound.
 
 A step within T takes at least C(T), g times the work on other servers than the learner's, and g times the larger of the
-learner's work and the seconds for which it is held until the least time of the step.
+learner's work and the seconds for which it is held until the least time of the step. Where a policy chooses when the own
+servers are allocated, they may be held for no longer than they work, so only the learner's work is charged.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -65,7 +66,7 @@ from numpy.typing import ArrayLike
 
 from solver.bounds.bound import Bound
 from solver.bounds.schedules import ScheduleBound
-from solver.model.errors import PlanningError, as_given, check_real
+from solver.model.errors import PlanningError, as_given, check_flags, check_real
 from solver.model.workload import FloatArray
 from solver.step.charges import Charges
 from solver.step.follow import Servers, checked_times
@@ -152,13 +153,16 @@ def phase_bound_s(completion_s: ArrayLike, free_s: ArrayLike, work: StepWork, le
     return _least_end_s(completion, free, work, learner, Servers.of(free, work, learner))
 
 
-def whole_step_bound(generation: ScheduleBound, work: StepWork, learner: Learner | None = None) -> WholeStepBound:
+def whole_step_bound(
+    generation: ScheduleBound, work: StepWork, learner: Learner | None = None, *, any_start: bool = False
+) -> WholeStepBound:
     """Return the bound on a whole step for every policy.
 
     Args:
         generation: the bound on generation, with drafts or without.
         work: of the step, with what a learner pays.
         learner: that every policy has; None: a policy chooses it, on GPUs of the cluster.
+        any_start: a policy chooses when the learner's own servers are allocated; ``from_s`` does not count.
 
     Raises:
         PlanningError: an argument is of the wrong type, the work is of another number of responses or GPUs per actor, or its
@@ -183,21 +187,23 @@ def whole_step_bound(generation: ScheduleBound, work: StepWork, learner: Learner
         raise PlanningError(f"work is {as_given(work)}; a StepWork is needed")
     if not isinstance(learner, Learner | None):
         raise PlanningError(f"learner is {as_given(learner)}; a Learner or None is needed")
+    check_flags(any_start=any_start)
     check_fits(work, len(generation.length), generation.gpus)
-    return _of_any_learner(generation, work) if learner is None else _of_learner(generation, work, learner)
+    return _of_any_learner(generation, work) if learner is None else _of_learner(generation, work, learner, any_start)
 
 
-def phase_server_s(work: StepWork, learner: Learner, slower: float, time_s: float) -> float:
-    """Return the least seconds of servers that preparation and learning take in a step of at least ``time_s``.
+def phase_server_s(work: StepWork, learner: Learner, slower: float, held_s: float) -> float:
+    """Return the least seconds of servers that preparation and learning take.
 
     Args:
         slower: how many times as long learning takes as at full speed.
+        held_s: for which the learner's own servers are held at least.
     """
     prepare_s, learn_s = float(work.prepare_s.sum()), float(work.learn_s.sum()) * slower
     if not learner.own:
         return prepare_s + learn_s
     on_learner = learn_s + (prepare_s if learner.one_pool else 0.0)
-    return prepare_s + learn_s - on_learner + max(on_learner, learner.own * max(0.0, time_s - learner.from_s))
+    return prepare_s + learn_s - on_learner + max(on_learner, learner.own * held_s)
 
 
 def _least_end_s(completion: FloatArray, free: FloatArray, work: StepWork, learner: Learner, servers: Servers) -> float:
@@ -279,8 +285,9 @@ def _sized(
     return LearnerBound(servers, least_s, (finish_s + last_s) * (1 - ROUNDING), work.gpus_per_actor * seconds * (1 - ROUNDING))
 
 
-def _of_learner(generation: ScheduleBound, work: StepWork, learner: Learner) -> WholeStepBound:
+def _of_learner(generation: ScheduleBound, work: StepWork, learner: Learner, any_start: bool) -> WholeStepBound:
     """Return the bound with a given learner, whose own servers are in addition to the actors'."""
+    learner = replace(learner, from_s=0.0) if any_start else learner
     fewest = 0 if learner.own else 1
     actors = range(fewest, generation.max_actors + 1) if learner.grows or not learner.own else range(1)
     charged = _charged(work.charges, [learner.own + count for count in actors])[0]
@@ -304,5 +311,6 @@ def _of_learner(generation: ScheduleBound, work: StepWork, learner: Learner) -> 
         for _ in range(60):
             middle = (low + high) / 2
             low, high = (low, middle) if fits(middle) else (middle, high)
-    beside = LearnerBound(learner.own, low, 0.0, generation.gpus * phase_server_s(work, learner, charged[0], low))
+    held_s = 0.0 if any_start else max(0.0, low - learner.from_s)
+    beside = LearnerBound(learner.own, low, 0.0, generation.gpus * phase_server_s(work, learner, charged[0], held_s))
     return WholeStepBound(generation, lambda _: beside, 1, math.inf)

@@ -239,7 +239,8 @@ class _CutSearch:
         for i, (one, work) in enumerate(zip(generated, self.work, strict=True)):
             times[i] = phase_bound_s(one.completion_s, one.free_s, work, learner)
             slower = work.charges.slower(learner.servers(self.actors))
-            costs[i] = self._generation_gpu_s(one) + self.gpus * phase_server_s(work, learner, slower, float(times[i]))
+            held_s = max(0.0, float(times[i]) - learner.from_s)
+            costs[i] = self._generation_gpu_s(one) + self.gpus * phase_server_s(work, learner, slower, held_s)
         candidate = CutCandidate(share, m, place, self._value(times, costs), float(times.mean()))
         return _Screened(candidate, tuple(generated), times, costs)
 

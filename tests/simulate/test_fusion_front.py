@@ -86,3 +86,15 @@ def test_the_figure_has_both_fronts_and_the_bound(front: Comparison) -> None:
     assert sum(len(trace.x) for trace in fig.data if "markers" in trace.mode) == len(part(fig, "results"))
     nothing = replace(front, table=front.table.iloc[:0]).plot()
     assert "no policy has run" in nothing.layout.annotations[0].text
+
+
+def test_no_step_whose_learner_starts_when_it_is_needed_is_below_the_bound(step: tuple[LoggedStep, SimulationConfig]) -> None:
+    """The learner has little to do, so it starts late and is held for less than the step; one from the start is held longer."""
+    logged, setting = step
+    learner, work = Learner(own=2, grows=False, streams=True, overlaps=True), TokenWork(2e-6, 4e-6)
+    held = simulate_steps([logged], replace(setting, work=work, learner=learner), ["random"]).table.iloc[0]
+    needed = simulate_steps([logged], replace(setting, work=work, learner=learner, learner_start="needed"), ["random"])
+    row = needed.table.iloc[0]
+    assert row["bound_gpu_seconds"] <= row["gpu_seconds"] < held["gpu_seconds"]
+    assert row["bound_gpu_seconds"] < held["bound_gpu_seconds"] <= held["gpu_seconds"]
+    assert needed.bounds[0].shortest_s() <= row["time_s"]
