@@ -58,7 +58,8 @@ def bound(
 
     Raises:
         PlanningError: an argument is of the wrong type or out of its range, or the cluster is a mixed one (of ``plans`` it may
-            be), or a ``learner`` comes without ``work``.
+            be), or a ``learner`` comes without ``work``, or the workload has ``passes`` and neither ``drafts`` are given nor
+            plans bounded.
 
     Example:
         >>> import solver

@@ -115,6 +115,8 @@ class DraftedBound(ScheduleBound):
             ``MAX_DRAFT_TOKENS``, one per remaining token.
     """
 
+    knows_drafts = True
+
     def __init__(
         self, problem: PlanningProblem, drafts: Drafts, *, prefill_tokens: float | None = None, lp_work: int = DEFAULT_WORK
     ) -> None:

@@ -111,8 +111,11 @@ class ScheduleBound(Bound):
         joins_s: of the joins of all responses. kv_tokens: Q. context: (R,) of each response's first token.
 
     Raises:
-        PlanningError: the cluster is a mixed one, or an argument is of the wrong type or below 0.
+        PlanningError: the cluster is a mixed one, the workload decodes with drafts, or an argument is of the wrong type or below
+            0.
     """
+
+    knows_drafts = False  # whether a pass may yield several tokens of a response
 
     def __init__(self, problem: PlanningProblem, *, prefill_tokens: float | None = None, lp_work: int = DEFAULT_WORK) -> None:
         check_problem(problem)
@@ -122,6 +125,8 @@ class ScheduleBound(Bound):
             raise PlanningError(
                 "bounds of schedules take a Cluster of one GPU kind, not a MixedCluster; bound each kind on its own"
             )
+        if problem.workload.passes is not None and not self.knows_drafts:
+            raise PlanningError("the workload decodes with drafts; give drafts= or leave out passes")
         cluster, latency = problem.one_kind
         workload = problem.workload
         length, context = workload.remaining_tokens.astype(float), workload.context_tokens.astype(float)

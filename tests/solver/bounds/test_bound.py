@@ -155,6 +155,18 @@ def test_the_least_of_several_bounds_is_at_every_time_the_least() -> None:
     assert "line at 5" in repr(least)
 
 
+def test_with_passes_no_bound_counts_a_token_per_pass() -> None:
+    """Passes of 2.5 tokens take 2.3 s where the bound of one token per pass is longer, so it is refused."""
+    workload = solver.Workload([10] * 4, range(4), [100, 200, 300, 400], passes=[40, 80, 120, 160])
+    latency = solver.LatencyModel("mine", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
+    problem = PlanningProblem(workload, solver.Cluster(1, 2, 1), latency)
+    with refused(PlanningError, "drafts=", "passes"):
+        solver.bound(problem)
+    plan_s = solver.random_split(problem, actors=2).makespan_s
+    assert solver.bound(problem, drafts=Acceptance([0.9, 0.8, 0.7])).shortest_s() <= plan_s
+    assert solver.bound(problem, of="plans").shortest_s() <= plan_s
+
+
 WRONG: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "dollars": (lambda: solver.bound(SMALL).value(Objective(cost="usd")), ("dollars", "gpu_s")),
     "objective": (lambda: solver.bound(SMALL).value(0.7), ("objective", "0.7")),
