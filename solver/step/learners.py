@@ -110,7 +110,7 @@ def learners_beside(actors: int, all_servers: int, generation_s: FloatArray, cha
         all_servers: of the cluster. generation_s: (G,) expected seconds of generation.
     """
     left = all_servers - actors
-    rows: list[tuple[int, float, bool, bool, bool]] = [(left, 1.0, True, False, False)]
+    rows: list[tuple[int, float, bool, bool, bool]] = [(left, 1.0 if left else 0.0, True, False, False)]
     for own in (0, *server_counts(left)):
         growths = [grows for grows, servers in ((True, own + actors), (False, own)) if charges.fits(servers)]
         if True in growths:

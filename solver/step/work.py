@@ -140,16 +140,18 @@ class Learner:
     """Where and when a step is prepared and learned from. By default both follow generation, on all GPUs of the actors.
 
     Args:
-        own: servers of the learner beside the actors, each the GPUs of one actor. from_s: when they are allocated; they are
-            held until the end of the step.
-        grows: GPUs that actors have released join the learner. A learner without ``own`` servers has only those.
+        own: servers of the learner in addition to the actors', each the GPUs of one actor. from_s: when they are allocated;
+            they are held until the end of the step.
+        grows: GPUs that actors have released join the ``own`` servers. Without ``own`` servers learning runs on the GPUs that
+            prepare: released ones, or those ``beside`` the cluster.
         streams: a response is learned from as soon as it is unlocked; else when the whole batch is prepared.
         overlaps: a response is prepared as soon as it is complete; else when the whole batch is.
         place: where preparation runs: on the ``learner``, on GPUs ``freed`` by actors, or on GPUs ``beside`` the cluster, as
-            many as the actors have. Without ``own`` servers learning runs there, too, and the learner's are the freed ones.
+            many as the actors have. Without ``own`` servers ``learner`` means the freed ones.
 
     Raises:
-        PlanningError: a number is out of its range, or ``place`` is unknown.
+        PlanningError: a number is out of its range, ``place`` is unknown, or without ``own`` servers a start is given or no
+            GPUs are left to learn on.
     """
 
     own: int = 0
@@ -166,6 +168,12 @@ class Learner:
             raise PlanningError(f"from_s is {as_given(self.from_s)}; a time of 0 or more is needed")
         check_flags(grows=self.grows, streams=self.streams, overlaps=self.overlaps)
         _check_known("place", self.place, PLACES)
+        if self.own:
+            return
+        if self.from_s:
+            raise PlanningError(f"from_s is {self.from_s:g}, but the learner has no servers of its own that start then; give own")
+        if not self.grows and self.place != "beside":
+            raise PlanningError("grows is False, but the learner has no servers of its own to learn on; give own")
 
     def servers(self, actors: int) -> int:
         """Return the servers of the learner beside a plan of so many actors."""

@@ -62,7 +62,7 @@ def test_no_combination_is_much_better_than_the_best_candidate(small: StepOfCall
             for own, grows, (streams, overlaps), share in product(
                 range(one.servers - actors + 1), (True, False), ((False, False), (False, True), (True, True)), (0.0, 0.55, 1.0)
             ):
-                learner = Learner(own, share * makespan_s if own else 0.0, grows, streams, overlaps)
+                learner = Learner(own, share * makespan_s if own else 0.0, grows or not own, streams, overlaps)
                 if one.costs.charges.fits(learner.servers(actors)):
                     least, combinations = min(least, exact(one, generation, learner)), combinations + 1
     assert combinations > 500

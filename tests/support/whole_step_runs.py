@@ -134,4 +134,4 @@ def _learner(makespan_s: float, actors: int, most: int, rng: np.random.Generator
     own = int(rng.integers(0, most - actors + 1))
     streams = bool(rng.random() < 0.5)
     from_s = float(rng.choice([0.0, rng.uniform(0, 1.2)])) * makespan_s if own else 0.0
-    return Learner(own, from_s, bool(rng.random() < 0.5), streams, streams or bool(rng.random() < 0.5))
+    return Learner(own, from_s, bool(rng.random() < 0.5) or not own, streams, streams or bool(rng.random() < 0.5))

@@ -30,7 +30,7 @@ def random_work(step: Step, seed: int, place: str, unlock: str) -> tuple[StepWor
     own = 0 if place == "freed" and seed % 2 else int(rng.integers(1, 3))
     tokens, per_token_s = step.truth.response_tokens, float(rng.choice([0.0, 1e-3, 0.02]))
     learner = Learner(
-        own, float(rng.uniform(0, 2)) if own and rng.random() < 0.5 else 0.0, bool(own and rng.random() < 0.5),
+        own, float(rng.uniform(0, 2)) if own and rng.random() < 0.5 else 0.0, not own or bool(rng.random() < 0.5),
         unlock != "batch", overlaps=bool(rng.random() < 0.8), place=place,
     )  # fmt: skip
     sizes, load_s, finish_s = range(1, 7), float(rng.choice([0.0, 0.3])), float(rng.choice([0.0, 0.2]))

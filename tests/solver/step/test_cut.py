@@ -47,7 +47,7 @@ def sample(seed: int, scenarios: int = 3, **changes: Any) -> tuple[Plan, Plannin
 def random_work(seed: int) -> tuple[TokenWork, Learner]:
     rng = np.random.default_rng(seed)
     per_token_s, own = float(rng.choice([1e-4, 1e-3])), int(rng.choice([0, 2]))
-    learner = Learner(own, grows=False, streams=bool(rng.random() < 0.7), overlaps=bool(rng.random() < 0.8), place="freed")
+    learner = Learner(own, grows=not own, streams=bool(rng.random() < 0.7), overlaps=bool(rng.random() < 0.8), place="freed")
     loss, load_s, gradient_s = (float(rng.choice([0.0, most])) for most in (0.1, 0.2, 0.1))
     charges = Charges.by_formula(4, 1, loss, load_s, gradient_s)
     return TokenWork(per_token_s, 3 * per_token_s, str(rng.choice(["response", "group"])), charges), learner

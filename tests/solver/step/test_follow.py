@@ -42,7 +42,7 @@ def random_learner(rng: np.random.Generator) -> Learner:
     """A learner of 0 to 2 servers, whose start is a whole second."""
     own = int(rng.integers(0, 3))
     return Learner(
-        own, float(rng.integers(0, 9)) if own and rng.random() < 0.5 else 0.0, bool(rng.random() < 0.5),
+        own, float(rng.integers(0, 9)) if own and rng.random() < 0.5 else 0.0, bool(rng.random() < 0.5) or not own,
         bool(rng.random() < 0.7), bool(rng.random() < 0.8), str(rng.choice(["freed", "beside", "learner"])),
     )  # fmt: skip
 
@@ -254,6 +254,9 @@ WRONG = {
     "negative learner": (lambda: Learner(-1), ("own", "-1")),
     "part of a server": (lambda: Learner(cast(Any, 1.5)), ("own is 1.5", "whole number")),
     "start before the step": (lambda: Learner(1, -1.0), ("from_s", "-1")),
+    "start of no server": (lambda: Learner(from_s=5.0), ("from_s is 5", "own")),
+    "no GPUs to learn on": (lambda: Learner(grows=False), ("grows is False", "own")),
+    "no GPUs to learn on while they are released": (lambda: Learner(grows=False, place="freed"), ("grows is False", "own")),
     "no flag": (lambda: Learner(1, grows=cast(Any, "yes")), ("grows", "'yes'")),
     "completions": (lambda: follow([1.0], [1.0], _work(), Learner()), ("completion_s", "2 responses")),
     "no completion": (lambda: follow([1.0, np.nan], [1.0], _work(), Learner()), ("completion_s[1]", "nan")),

@@ -102,13 +102,15 @@ def test_learners_that_are_tried_fit_and_begin_with_all_servers_after_generation
     generation_s = np.array([4.0, 0.3])
     found = learners_beside(actors, servers, generation_s, charges)
     each = len(found) // 2
-    assert (found.own[0], found.from_s[0], found.servers[0]) == (servers - actors, 4.0, servers)
+    left = servers - actors
+    assert (found.own[0], found.from_s[0], found.servers[0]) == (left, 4.0 if left else 0.0, servers)
     for number in range(len(found)):
         own, from_s = int(found.own[number]), float(found.from_s[number])
         assert charges.fits(int(found.servers[number]))
-        assert found.servers[number] == own + (actors if found.grows[number] or not own else 0) <= servers
+        assert found.servers[number] == own + (actors if found.grows[number] else 0) <= servers
+        assert found.one(number).servers(actors) == found.servers[number]
         assert 0 <= from_s <= generation_s[number // each]
-        assert from_s == 0 or own or not number % each
+        assert from_s == 0 or own
     assert (found.own[:each] == found.own[each:]).all()
     streams = {int(own) for own in found.own[found.streams]}
     assert streams <= {0, *server_counts(servers - actors)}
