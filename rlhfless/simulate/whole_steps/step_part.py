@@ -85,15 +85,14 @@ class StepPart:
         assignment = own.scaled(actors / own.actors, generations.assignments.prompts, self.servers)
         takes_all = took == self.servers - own.actors
         left = self.servers - assignment.actors
-        return plan._replace(
-            generation=generations.of(assignment), learner=replace(plan.learner, own=left if takes_all else min(took, left))
-        )
+        learner = _with_own(plan.learner, left if takes_all else min(took, left))
+        return plan._replace(generation=generations.of(assignment), learner=learner)
 
     def _learner(self, learner: Learner, part_actors: int, actors: int) -> Learner:
         """Return a learner on as large a share of the servers; all that the actors leave stay all."""
         left = self.servers - actors
         takes_all = learner.own == self.setting.cluster.max_actors - part_actors
-        return replace(learner, own=left if takes_all else min(left, round(learner.own * self.ratio)))
+        return _with_own(learner, left if takes_all else min(left, round(learner.own * self.ratio)))
 
 
 def best_actors(
@@ -118,6 +117,11 @@ def best_actors(
         if best is not plan:
             break
     return best
+
+
+def _with_own(learner: Learner, own: int) -> Learner:
+    """Return the learner with so many servers of its own; with none it learns on what actors release."""
+    return replace(learner, own=own) if own else replace(learner, own=0, from_s=0.0, grows=True)
 
 
 def _some(logged: LoggedStep, prompts: int) -> LoggedStep:
