@@ -22,6 +22,7 @@ The bound holds the fixed costs that no better choice avoids: those of actors wi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,7 +41,7 @@ class PrefixCosts:
         prefill_per_token_s: (N,) of prefill on the decode actor itself (c).
         transfer_base_s, transfer_per_token_s: (N,) of receiving (b, t).
         prefill_actor_base_s, prefill_actor_per_token_s: of the prefill actor's one call (b_0, c_0); 0 where its GPUs would idle
-            anyway.
+            anyway. Where None is given, a token takes as long as on the slowest decode actor.
 
     Raises:
         PlanningError: a time is negative or not finite.
@@ -50,10 +51,12 @@ class PrefixCosts:
     transfer_base_s: ArrayLike = 0.0
     transfer_per_token_s: ArrayLike = 0.0
     prefill_actor_base_s: float = 0.0
-    prefill_actor_per_token_s: float = 0.0
+    prefill_actor_per_token_s: Any = None
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
+            if getattr(self, name) is None and name == "prefill_actor_per_token_s":  # the last: the others are checked
+                object.__setattr__(self, name, float(np.max(self.prefill_per_token_s, initial=0.0)))
             values = np.asarray(getattr(self, name), dtype=float)
             if not np.all(np.isfinite(values)) or np.any(values < 0):
                 raise PlanningError(

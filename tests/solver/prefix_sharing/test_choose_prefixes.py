@@ -222,6 +222,14 @@ def test_one_prefill_per_prompt_instead_of_three():
     assert "2,400 prefill tokens before, 800 after (66.7% fewer)" in repr(choice)
 
 
+def test_where_nothing_is_said_the_prefill_actor_is_as_fast_as_the_slowest_actor():
+    tree = PrefixTree.of_lengths([10, 10])
+    assert PrefixCosts(2.0).prefill_actor_per_token_s == 2.0
+    unsaid, said = (choose_prefixes(tree, [[2, 2], [1, 1]], PrefixCosts([1.0, 3.0], *more)) for more in ((), (0, 0, 0, 3.0)))
+    assert unsaid.net_s == said.net_s == 20 * (2 * 1 + 3 - 3)
+    assert choose_prefixes(tree, [[1, 1]], PrefixCosts(1.0)).computed_tokens == 0, "nothing is gained where nothing is shared"
+
+
 def test_under_a_capacity_the_most_shared_tokens_are_chosen():
     ids = [[7, 1, 1, 1], [7, 1, 1, 1], [7, 2, 2, 2], [7, 3, 3, 3]]
     tree = PrefixTree.of_token_ids(ids)
