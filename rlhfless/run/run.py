@@ -439,8 +439,8 @@ class Run:
         Seconds come from the shipped tables of measured operators. They are not scaled to the run's own times, so they differ
         from those of ``plan``, which plans only generation.
 
-        To place every model call of steps that follow each other, with a proven bound, use ``solver.layouts.plan_step``; of
-        the optimisations it knows only overlap, streaming and drafts.
+        To place every model call of steps that follow each other, with a proven bound, use ``solver.layouts.plan_step``. It
+        knows none of these optimisations.
 
         Args:
             step: its number in the log; a negative one counts from the end. algorithm: ``grpo`` or ``ppo``.

@@ -16,7 +16,8 @@ import numpy as np
 from solver.model.workload import FloatArray
 
 OnHeldOut = Callable[[int], FloatArray]
-"""Returns values on the scenarios ``1 - half::2`` of what is chosen on the scenarios ``half::2``, given ``half``: 0 or 1."""
+"""Given ``half``, 0 or 1: chooses on the scenarios ``half``, ``half + 2``, ... and returns the values of what is chosen on
+the other scenarios."""
 
 
 class Saving(NamedTuple):

@@ -23,7 +23,7 @@ MEANINGS = {
     SHARED_PREFILL: "an actor computes a prompt once for all its samples, as prefix caching does",
     CUT: "most actors are cut when few responses are left (RLHFuse)",
     CONSOLIDATION: "nearly empty actors hand over their responses and are released while the step runs",
-    LEARNER: "the learner has other GPUs than all",
+    LEARNER: "the learner has fewer or other GPUs than the whole cluster",
     OVERLAP: "responses are prepared while others decode",
     STREAMING: "groups are learned from while others decode",
     PREWARMING: "the learner's own GPUs are allocated before generation is over",

@@ -26,7 +26,7 @@ SURE = 1.0
 """Standard errors by which a plan with a lever must be better than the best without it. With 2, as policy ``solver`` asks of a
 plan by predictions, three plans of Figure 10 without drafts change (one seed). One of them is 7 % slower at the same cost."""
 TIME_FACTORS = np.array([*(1.02**power for power in range(60)), 4.0, 9.0])
-"""Of the least time: the times within which the cheapest plans are kept."""
+"""Multiples of the least time. For each of them, the cheapest plan that is no slower is kept."""
 ROUNDING = 1e-9  # relative, by which sums over the same work may differ
 FOLDING_MARGIN = 0.02
 """A plan that folds must be so much faster or cheaper to be kept: its rule is executed, not timed by arrays."""
