@@ -13,7 +13,15 @@ from solver_strategies import latencies
 import solver
 from solver.model.admission import Admission
 from solver.timing.batch import Batch
-from solver.timing.batching import schedule
+from solver.timing.batching import (
+    FEW,
+    MANY,
+    NO_BUDGET,
+    _joins_by_run,
+    _joins_by_slots,
+    _joins_by_slots_and_memory,
+    schedule,
+)
 from solver.timing.timeline import busy_s, timeline
 
 
@@ -71,6 +79,43 @@ def test_every_response_gets_all_its_iterations_and_only_preempt_splits_them(dat
     assert decoded.tolist() == queue.remaining.tolist()
     if admission.rule == "reserve":
         assert sorted(stays.response.tolist()) == list(range(len(queue.remaining)))
+
+
+def by_memory(decode: np.ndarray, prefill: np.ndarray, slots: int, budget: int) -> tuple[np.ndarray, np.ndarray]:
+    """Iterations and chunks of the loop that takes responses one by one, with memory for all of them."""
+    reserved = np.ones_like(decode)
+    return _joins_by_slots_and_memory(decode, prefill, reserved, Admission(slots, len(decode)), 0, budget)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 40)), min_size=1, max_size=12), st.integers(1, 60), st.integers(0, 2**20)
+)
+@settings(max_examples=200, deadline=None)
+def test_without_a_budget_responses_join_as_they_would_one_by_one(runs, slots, seed):
+    """Neighbours of equal length are scheduled together, other queues by a heap; prompts do not matter."""
+    together = np.repeat(*np.array(runs).T)
+    for lengths in (together, np.random.default_rng(seed).permutation(together)):
+        firsts = np.flatnonzero(np.diff(lengths, prepend=-1))
+        prompts = np.ones_like(lengths)
+        expected, _ = by_memory(lengths, prompts, slots, NO_BUDGET)
+        joins, chunks = _joins_by_slots(lengths, prompts, slots, NO_BUDGET)
+        assert joins.tolist() == expected.tolist() == _joins_by_run(lengths, firsts, slots).tolist()
+        assert not chunks.shape[1]
+
+
+@given(
+    st.integers(1, 3 * MANY), st.integers(1, 3 * FEW), st.sampled_from([0, 1, 7, 100, 3000]), st.sampled_from([1, 3, 30, 400]),
+    st.sampled_from([1, 2, 20, 300]), st.integers(0, 2**20),
+)  # fmt: skip
+@settings(max_examples=100, deadline=None)
+def test_many_responses_checked_together_join_as_they_would_one_by_one(count, slots, spare, longest, prompt, seed):
+    """More responses than are checked against the budget at a time, whose prompts fit always, mostly, or hardly ever."""
+    rng = np.random.default_rng(seed)
+    decode, prefill = rng.integers(1, longest + 1, count), rng.integers(1, prompt + 1, count)
+    expected, pieces = by_memory(decode, prefill, slots, slots + spare)
+    joins, chunks = _joins_by_slots(decode, prefill, slots, slots + spare)
+    assert joins.tolist() == expected.tolist()
+    assert chunks.tolist() == pieces.tolist()
 
 
 def test_an_eviction_by_hand():
