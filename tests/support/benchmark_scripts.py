@@ -7,5 +7,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import chaos
 import chaos_counts
 import counting_engine
+import prefixes
 
-__all__ = ["chaos", "chaos_counts", "counting_engine"]
+__all__ = ["chaos", "chaos_counts", "counting_engine", "prefixes"]

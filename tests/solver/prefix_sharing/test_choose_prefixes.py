@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from benchmark_scripts import prefixes
 from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -237,6 +238,27 @@ def test_under_a_capacity_the_most_shared_tokens_are_chosen():
     assert (trunk.computed_tokens, trunk.net_s, trunk.bound_s) == (1, 3, 3)
     assert (branch.computed_tokens, branch.net_s, branch.bound_s) == (4, 6, 6)
     assert (everything.computed_tokens, everything.net_s) == (4, 6), "tokens of one prompt save nothing"
+
+
+@pytest.mark.parametrize(("batch", "tokens_once", "tokens_after", "saved_s"), [(1, 1, 13, 3), (3, 10, 10, 6), (0, 0, 16, 0)])
+def test_the_papers_rule_has_one_length_for_all_prompts(
+    batch: int, tokens_once: int, tokens_after: int, saved_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for one prefix it stops where the prompts part; with room for three, it computes all of the unshared, too."""
+    ids = [[7, 1, 1, 1], [7, 1, 1, 1], [7, 2, 2, 2], [7, 3, 3, 3]]
+    monkeypatch.setattr(prefixes, "BATCH", batch)
+    rule = prefixes.fixed_length(ids, PrefixTree.of_token_ids(ids), np.ones((1, 4)), FREE)
+    assert rule == {"tokens_before": 16, "tokens_after": tokens_after, "computed_once": tokens_once, "net_s": saved_s}
+
+
+def test_the_papers_rule_takes_a_shorter_prompt_whole_and_pays_for_transfers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two prefixes of up to three tokens are computed once; each actor receives the one that it has."""
+    ids = [[1, 2], [3, 4, 5, 6], [3, 4, 5, 7]]
+    monkeypatch.setattr(prefixes, "BATCH", 2)
+    costs = PrefixCosts(1.0, 0.5, 0.25, 2.0, 1.0)
+    rule = prefixes.fixed_length(ids, PrefixTree.of_token_ids(ids), np.array([[2, 0, 0], [0, 1, 3]]), costs)
+    assert (rule["tokens_before"], rule["computed_once"]) == (2 * 2 + 4 * 4, 2 + 3)
+    assert rule["net_s"] == (2 * 2 + 4 * 3) - 0.25 * (2 + 3) - 2 * 0.5 - 2.0 - 5 * 1.0
 
 
 def test_a_transfer_that_takes_longer_than_the_computation_is_not_made():
