@@ -103,7 +103,8 @@ def _costs_of_size(costs: TokenWork, own_gpus: int, size: int, gpus: int) -> Tok
     charges = []
     for servers in range(1, gpus // size + 1):
         own_servers, left = divmod(servers * size, own_gpus)
-        charges.append((math.inf,) * 3 if left else costs.charges.of_size(own_servers))
+        possible = not left and costs.charges.fits(own_servers)
+        charges.append(costs.charges.of_size(own_servers) if possible else (math.inf,) * 3)
     return replace(
         costs, prepare_per_token_s=costs.prepare_per_token_s * own_gpus / size,
         learn_per_token_s=costs.learn_per_token_s * own_gpus / size,

@@ -105,7 +105,11 @@ class Charges:
         return math.isfinite(self.slower(servers) + self.finish_s(servers) + self.loading_s(servers))
 
     def of_part(self, ratio: float) -> Charges:
-        """Return the charges in a part of the cluster that is contained in it so many times: those of as large a share."""
+        """Return the charges in a part of the cluster: a learner there pays what one with the same share of the cluster does.
+
+        Args:
+            ratio: how many times as many servers the whole cluster has as the part.
+        """
         most = len(self.slower_by_size)
         if not most:
             return self
@@ -114,7 +118,16 @@ class Charges:
         return Charges(*(tuple(getattr(self, name)[size - 1] for size in sizes) for name in TABLES))
 
     def of_size(self, servers: int) -> tuple[float, float, float]:
-        """Return ``slower``, ``finish_s`` and ``loading_s`` of a learner of so many servers."""
+        """Return ``slower``, ``finish_s`` and ``loading_s`` of a learner of so many servers.
+
+        Raises:
+            PlanningError: a learner of this size is not possible.
+        """
+        if self.slower_by_size and not self.fits(servers):
+            possible = [size for size in range(1, len(self.slower_by_size) + 1) if self.fits(size)]
+            raise PlanningError(
+                f"the charges of the work do not allow a learner of {servers} servers; choose one of {as_given(possible)}"
+            )
         return self.slower(servers), self.finish_s(servers), self.loading_s(servers)
 
     def slower(self, servers: int) -> float:
@@ -134,7 +147,7 @@ class Charges:
             return without
         if not 1 <= servers <= len(table):
             raise PlanningError(
-                f"charges are of learners of 1 to {len(table)} servers, but this one has {servers}; give those of {servers}"
+                f"the charges have no entry for a learner of {servers} servers, only for 1 to {len(table)}; add one"
             )
         return table[servers - 1]
 

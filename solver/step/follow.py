@@ -84,6 +84,9 @@ class Servers:
 
         Args:
             charged: what the learner pays, as ``Charges.of_size`` returns it; None: by the charges of the work.
+
+        Raises:
+            PlanningError: the charges of the work do not allow a learner of this size.
         """
         actors = len(free_s)
         slower, finish_s, load_s = charged or work.charges.of_size(learner.servers(actors))
@@ -162,10 +165,6 @@ def checked_times(
     free = seconds_of("free_s", free_s, None, "one time per actor is needed")
     if not len(free):
         raise PlanningError("free_s is empty; one time per actor is needed, for at least one actor")
-    if not work.charges.fits(learner.servers(len(free))):
-        raise PlanningError(
-            f"a learner of {learner.servers(len(free))} servers is not possible by the charges of the work; choose another size"
-        )
     return completion, free
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -117,6 +118,9 @@ def test_bad_gpus_are_one_sentence() -> None:
         WorkGpus("freed", from_s=float("nan"))
     with refused(PlanningError, "gpus_per_actor", "2 GPUs"):
         phase_work_items(StepWork([1.0], [1.0], [0]), BESIDE_DECODING, Cluster(1, 4, 2), 1)
+    two = Charges((math.inf, 1.0, math.inf), (0.0,) * 3, (0.0,) * 3)
+    with refused(PlanningError, "3 servers", "one of [2]"):
+        phase_work_items(StepWork([1.0], [1.0], [0], charges=two), Learner(3, grows=False), Cluster(1, 4, 1), 1)
 
 
 def test_the_cut_keeps_as_many_actors_as_it_is_told_by_expected_tokens() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from solver.step.follow import follow
 from solver.step.work import BESIDE_DECODING, Learner, TokenWork
 
 OWN = replace(BESIDE_DECODING, own=1, grows=False)
+UP_TO_TWO = TokenWork(0.0, 1e-3, charges=Charges((1.0, 1.0, math.inf), (0.0,) * 3, (0.0,) * 3))
 
 
 def problem_of(seed: int, scenarios: int = 0) -> PlanningProblem:
@@ -93,6 +95,8 @@ def test_a_learner_with_little_to_do_starts_with_the_last_prompt() -> None:
         (TokenWork(0.0, 1e-3), OWN, {"delay": -0.1}, ("delay", "-0.1")),
         (TokenWork(0.0, 1e-3), "held", {}, ("'held'", "Learner")),
         ("work", OWN, {}, ("'work'", "TokenWork")),
+        (UP_TO_TWO, replace(OWN, own=3), {}, ("3 servers", "one of [1, 2]")),
+        (UP_TO_TWO, replace(OWN, own=4), {}, ("4 servers", "one of [1, 2]")),
     ],
 )
 def test_what_has_no_start_is_refused(work: Any, learner: Any, more: dict[str, Any], said: tuple[str, ...]) -> None:

@@ -133,13 +133,13 @@ def test_every_server_of_learning_ends_with_the_reduction(seed: int, finish_s: f
     count, actors, own = int(rng.integers(1, 8)), int(rng.integers(1, 4)), int(rng.integers(0, 3))
     charges = Charges((1.0,) * 6, (finish_s,) * 6, (0.0,) * 6)
     work = StepWork(rng.uniform(0, 2, count), rng.uniform(0.1, 2, count), np.zeros(count), "response", charges=charges)
-    learner = Learner(own, grows=bool(rng.random() < 0.5), streams=True, overlaps=True)
+    learner = Learner(own, grows=bool(rng.random() < 0.5) or not own, streams=True, overlaps=True)
     completion = rng.uniform(0, 9, count)
     free = np.full(actors, completion.max())
     ended, without = (follow(completion, free, one, learner) for one in (work, replace(work, charges=Charges())))
     assert phase_bound_s(completion, free, work, learner) <= ended.step_s + 1e-9
     assert ended.step_s == pytest.approx(without.step_s + finish_s)
-    servers = own + (actors if learner.grows or not own else 0)
+    servers = own + (actors if learner.grows else 0)
     assert servers == learner.servers(actors)
     assert sum(row.kind == "finish" for row in ended.rows) == (servers if finish_s else 0)
 
@@ -154,7 +154,7 @@ def test_charges_grow_with_the_servers_and_bad_ones_are_refused() -> None:
         Charges.by_formula(4, 1, 1.0)
     with refused(PlanningError, "load_s is nan"):
         Charges.by_formula(4, 1, load_s=float("nan"))
-    with refused(PlanningError, "1 to 4 servers", "has 5"):
+    with refused(PlanningError, "a learner of 5 servers", "1 to 4"):
         charges.slower(5)
 
 
