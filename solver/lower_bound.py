@@ -10,7 +10,7 @@ from solver.bounds.bound import Bound
 from solver.bounds.configurations import DEFAULT_WORK
 from solver.bounds.drafts import DraftedBound, Drafts
 from solver.bounds.plans import PlanBound
-from solver.bounds.schedules import ScheduleBound
+from solver.bounds.schedules import ScheduleBound, check_lp_work
 from solver.model.errors import PlanningError, as_given
 from solver.model.problem import PlanningProblem, check_problem
 from solver.step.bound import whole_step_bound
@@ -38,7 +38,8 @@ def bound(
     - every schedule of the generation, even one that knows all lengths, migrates, refills and releases actors early;
     - with ``drafts``, every such schedule with speculative decoding;
     - with ``work``, the whole step, whatever overlaps, with this ``learner`` or with any;
-    - of ``plans``, every fixed assignment of responses to actors, for the lengths or scenarios that ``plan`` plans with.
+    - of ``plans``, every fixed assignment of responses to actors, for the lengths or scenarios that ``plan`` plans with. It
+      has no configuration LP, so ``lp_work`` changes nothing there.
 
     Seconds come from the latency model's table if it has one; plans are timed by the affine fit, as ``plan`` times them.
 
@@ -71,13 +72,17 @@ def bound(
         (True, True)
     """
     check_problem(problem)
-    if of not in OF:
+    if not isinstance(of, str) or of not in OF:
         raise PlanningError(f"of is {as_given(of)}; choose one of {', '.join(OF)}")
+    check_lp_work(lp_work)
     if lengths is not None:
         problem = replace(problem, workload=problem.workload.with_response_tokens(lengths))
     if of == "plans":
         if drafts is not None or work is not None or learner is not None or prefill_tokens is not None:
-            raise PlanningError("drafts, work, learner and prefill_tokens are of schedules; leave out of='plans', or these")
+            raise PlanningError(
+                "drafts, work, learner and prefill_tokens count only for bounds of schedules; leave them out, or leave out "
+                "of='plans'"
+            )
         return PlanBound(problem.planning_model)
     if learner is not None and work is None:
         raise PlanningError("a learner is given, but no work; give work, too, for the whole step")

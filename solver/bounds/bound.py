@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solver.model.errors import PlanningError, as_given, check_real
+from solver.model.errors import PlanningError, as_given, check_real, is_number, is_whole
 from solver.model.html_tables import facts_table
 from solver.model.objective import TOLERANCE, NonGenerationPhases, Objective
 from solver.model.workload import FloatArray
@@ -134,7 +134,14 @@ class Bound(ABC):
         """Return the bound at ``points`` times, from the shortest to ``furthest`` times it.
 
         A finer grid makes the values on the curve tighter; they are valid on any grid.
+
+        Raises:
+            PlanningError: ``points`` is no whole number of 1 or more, or ``furthest`` no number of 1 or more.
         """
+        if not is_whole(points, 1):
+            raise PlanningError(f"points is {as_given(points)}; a whole number of 1 or more is needed")
+        if not is_number(furthest, 1):
+            raise PlanningError(f"furthest is {as_given(furthest)}; a number of 1 or more is needed")
         shortest_s = self.shortest_s()
         times = shortest_s * np.geomspace(1.0, furthest, points)
         costs = np.array([self.gpu_seconds(t * (1 + 1e-9)) for t in times])
@@ -163,7 +170,7 @@ class Bound(ABC):
 class LeastBound(Bound):
     """Lower bound on a step that can be run in several ways, such as with actors of several sizes: the least of their bounds.
 
-    What mixes the ways may be below it.
+    A step that uses several of these ways at once, such as actors of two sizes, may be below it.
 
     Args:
         bounds: one per way, one at least, of the same responses.

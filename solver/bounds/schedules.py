@@ -119,8 +119,7 @@ class ScheduleBound(Bound):
 
     def __init__(self, problem: PlanningProblem, *, prefill_tokens: float | None = None, lp_work: int = DEFAULT_WORK) -> None:
         check_problem(problem)
-        if not is_whole(lp_work, 0):
-            raise PlanningError(f"lp_work is {as_given(lp_work)}; a whole number of 0 or more is needed")
+        check_lp_work(lp_work)
         if not isinstance(problem.cluster, Cluster):
             raise PlanningError(
                 "bounds of schedules take a Cluster of one GPU kind, not a MixedCluster; bound each kind on its own"
@@ -208,6 +207,12 @@ class ScheduleBound(Bound):
             tried = references(one.min_load, one.max_load, slots)
             charges.append(groups.base_time_shares(b, c, slots, tried, group_slack_s))
         return float(one.load.sum()) + one.prompts_s + one.base_s * max(charges)
+
+
+def check_lp_work(lp_work: int) -> None:
+    """Refuse a limit on the work of the configuration LP that is no whole number of 0 or more (a PlanningError)."""
+    if not is_whole(lp_work, 0):
+        raise PlanningError(f"lp_work is {as_given(lp_work)}; a whole number of 0 or more is needed")
 
 
 def _minorants(workload: Workload, latency: LatencyModel, prompt_tokens: float) -> tuple[Minorant, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
@@ -46,6 +47,13 @@ def check_flags(**flags: Any) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool | np.bool_):
             raise PlanningError(f"{name} is {as_given(value)}; True or False is needed")
+
+
+def listed(name: str, values: Any) -> tuple[Any, ...]:
+    """Return a list, array or other collection as a tuple; refuse one value or text (a PlanningError)."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable) or (isinstance(values, np.ndarray) and not values.ndim):
+        raise PlanningError(f"{name} is {as_given(values)}; a list is needed")
+    return tuple(values)
 
 
 def check_real(name: str, value: Any) -> None:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solver.model.errors import PlanningError, as_given, is_number, is_whole
+from solver.model.errors import PlanningError, as_given, check_flags, is_number, is_whole, listed
 from solver.model.plan import Plan, check_plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray, Workload
@@ -117,6 +117,8 @@ def choose_learner(
         >>> learner.chosen.learner.streams, learner.chosen.time_s < learner.batch.time_s
         (True, True)
     """
+    check_flags(released=released)
+    servers = listed("servers", servers)
     for number in servers:
         if not is_whole(number, 0):
             raise PlanningError(f"servers of a learner are {as_given(number)}; whole numbers of 0 or more are needed")
@@ -126,7 +128,7 @@ def choose_learner(
             f"the plan's actors hold their GPUs until the end of the {held}, so no learner can take them; release them when "
             "they are done"
         )
-    return search.best(tuple(servers), released)
+    return search.best(servers, released)
 
 
 def latest_start(
@@ -172,6 +174,9 @@ def latest_start(
         raise PlanningError("the learner has 0 servers of its own, so it has no start; own of 1 or more is needed")
     if not is_number(delay, 0):
         raise PlanningError(f"delay is {as_given(delay)}; a share of 0 or more is needed")
+    if gpus_per_server is not None and not is_whole(gpus_per_server, 1):
+        raise PlanningError(f"gpus_per_server is {as_given(gpus_per_server)}; a whole number of 1 or more, or None, is needed")
+    check_flags(whole_groups=whole_groups)
     search = _LearnerSearch(plan, problem, work, merges=whole_groups, gpus_per_server=gpus_per_server)
     return search.latest_start(learner, delay)
 
@@ -212,7 +217,7 @@ class _LearnerSearch:
             costs[i] = self.actor_gpus * float((generated.free_s - self.begin_s).sum()) + phases_gpu_s
         return times, costs
 
-    def best(self, servers: tuple[int, ...], released: bool) -> LearnerPlan:
+    def best(self, servers: Sequence[int], released: bool) -> LearnerPlan:
         """Return the best candidate; see ``choose_learner``."""
         expected = self._case(self.problem.workload)
         generation_s = float(expected[0].completion_s.max(initial=0.0))

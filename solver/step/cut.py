@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from solver.lengths.survival import from_scenarios
-from solver.model.errors import PlanningError, as_given, is_number, is_whole
+from solver.model.errors import PlanningError, as_given, is_number, is_whole, listed
 from solver.model.plan import Plan, check_plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray
@@ -120,8 +120,8 @@ def choose_cut(
         raise PlanningError(f"work is {as_given(work)}; a StepWork or TokenWork is needed")
     if not isinstance(learner, Learner):
         raise PlanningError(f"learner is {as_given(learner)}; a Learner is needed")
-    search = _CutSearch(plan, problem, work, learner, tuple(places) or (learner.prepares_on,))
-    return search.best(tuple(shares), tuple(keep), followed)
+    search = _CutSearch(plan, problem, work, learner, listed("places", places) or (learner.prepares_on,))
+    return search.best(listed("shares", shares), listed("keep", keep), followed)
 
 
 @dataclass(frozen=True, eq=False)

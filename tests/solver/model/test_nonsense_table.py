@@ -11,6 +11,9 @@ import pytest
 
 import solver
 from solver.prefix_sharing.deduplicate import deduplicate
+from solver.step.choose_learner import choose_learner, latest_start
+from solver.step.cut import choose_cut
+from solver.step.work import Learner, TokenWork
 
 WORK = solver.Workload([1], [0, 0], [5, 9])
 HERE, SPEED = solver.Cluster(1, 4, 1), solver.LatencyModel("x", 1, 1e-3, 1e-4)
@@ -59,9 +62,29 @@ ARGUMENTS: dict[str, tuple[Callable[..., object], dict[str, tuple[Any, ...]]]] =
     "bound": (
         lambda **changes: solver.bound(**{"problem": PROBLEM, **changes}),
         {
-            "problem": (*NO_RECORDS, WORK), "lp_work": NO_WORK, "prefill_tokens": NO_TOKENS, "of": (0, "any"),
+            "problem": (*NO_RECORDS, WORK), "lp_work": NO_WORK, "prefill_tokens": NO_TOKENS, "of": (0, "any", np.array(["plans"] * 2)),
             "drafts": (0.5, "weak"),
         },
+    ),
+    "bound of plans": (
+        lambda **changes: solver.bound(PROBLEM, of="plans", **changes),
+        {"lp_work": NO_WORK},
+    ),
+    "curve": (
+        lambda **changes: solver.bound(PROBLEM, lp_work=0).curve(**changes),
+        {"points": (*NO_COUNTS, None, True), "furthest": ("2", 0.5, math.nan, math.inf, [2.0], None)},
+    ),
+    "choose_cut": (
+        lambda **changes: choose_cut(PLAN, PROBLEM, TokenWork(0.1, 0.1), **changes),
+        {"shares": (0.3, "0.3", None, np.array(0.3)), "keep": (1, "1", None), "places": ("freed", 1, None)},
+    ),
+    "choose_learner": (
+        lambda **changes: choose_learner(PLAN, PROBLEM, TokenWork(0.1, 0.1), **changes),
+        {"servers": (2, "2", None, [-1], [1.5]), "released": NO_FLAGS},
+    ),
+    "latest_start": (
+        lambda **changes: latest_start(PLAN, PROBLEM, TokenWork(0.1, 0.1), Learner(1), **changes),
+        {"delay": NO_SECONDS, "gpus_per_server": NO_COUNTS, "whole_groups": NO_FLAGS},
     ),
 }  # fmt: skip
 
