@@ -111,8 +111,8 @@ class ScheduleBound(Bound):
         joins_s: of the joins of all responses. kv_tokens: Q. context: (R,) of each response's first token.
 
     Raises:
-        PlanningError: the cluster is a mixed one, the workload decodes with drafts, or an argument is of the wrong type or below
-            0.
+        PlanningError: the cluster is a mixed one, the workload has passes (``DraftedBound`` knows them), or an argument is of
+            the wrong type or below 0.
     """
 
     knows_drafts = False  # whether a pass may yield several tokens of a response

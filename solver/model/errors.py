@@ -51,7 +51,7 @@ def check_flags(**flags: Any) -> None:
 
 def listed(name: str, values: Any) -> tuple[Any, ...]:
     """Return a list, array or other collection as a tuple; refuse one value or text (a PlanningError)."""
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable) or (isinstance(values, np.ndarray) and not values.ndim):
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise PlanningError(f"{name} is {as_given(values)}; a list is needed")
     return tuple(values)
 

@@ -171,7 +171,9 @@ class Learner:
         if self.own:
             return
         if self.from_s:
-            raise PlanningError(f"from_s is {self.from_s:g}, but the learner has no servers of its own that start then; give own")
+            raise PlanningError(
+                f"from_s is {self.from_s:g}, but the learner has no servers of its own; leave it out, or give own"
+            )
         if not self.grows and self.place != "beside":
             raise PlanningError("grows is False, but the learner has no servers of its own to learn on; give own")
 

@@ -62,8 +62,8 @@ ARGUMENTS: dict[str, tuple[Callable[..., object], dict[str, tuple[Any, ...]]]] =
     "bound": (
         lambda **changes: solver.bound(**{"problem": PROBLEM, **changes}),
         {
-            "problem": (*NO_RECORDS, WORK), "lp_work": NO_WORK, "prefill_tokens": NO_TOKENS, "of": (0, "any", np.array(["plans"] * 2)),
-            "drafts": (0.5, "weak"),
+            "problem": (*NO_RECORDS, WORK), "lp_work": NO_WORK, "prefill_tokens": NO_TOKENS,
+            "of": (0, "any", np.array(["plans"] * 2)), "drafts": (0.5, "weak"),
         },
     ),
     "bound of plans": (

@@ -88,7 +88,9 @@ def by_memory(decode: np.ndarray, prefill: np.ndarray, slots: int, budget: int) 
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 40)), min_size=1, max_size=12), st.integers(1, 60), st.integers(0, 2**20)
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 40)), min_size=1, max_size=12),
+    st.integers(1, 60),
+    st.integers(0, 2**20),
 )
 @settings(max_examples=200, deadline=None)
 def test_without_a_budget_responses_join_as_they_would_one_by_one(runs, slots, seed):
