@@ -184,6 +184,12 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "another length": (lambda plan, problem: choose_cut(plan, problem, StepWork([1.0], [1.0], [0])), ("1 responses",)),
     "learner": (lambda plan, problem: choose_cut(plan, problem, TokenWork(1, 1), 2), ("learner is 2", "Learner")),
     "followed": (lambda plan, problem: choose_cut(plan, problem, TokenWork(1, 1), followed=-1), ("followed", "-1")),
+    "a size that cannot learn": (
+        lambda plan, problem: choose_cut(
+            plan, problem, TokenWork(1, 1, charges=Charges((1.0, math.inf), (0.0,) * 2, (0.0,) * 2)), Learner(2, grows=False)
+        ),
+        ("2 servers", "one of [1]"),
+    ),
     "held": (
         lambda plan, problem: choose_cut(
             replace(plan, actors=tuple(replace(a, release="step") for a in plan.actors)), problem, TokenWork(1, 1)
