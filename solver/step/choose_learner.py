@@ -118,8 +118,8 @@ def choose_learner(
         (True, True)
     """
     check_flags(released=released)
-    servers = listed("servers", servers)
-    for number in servers:
+    own = listed("servers", servers)
+    for number in own:
         if not is_whole(number, 0):
             raise PlanningError(f"servers of a learner are {as_given(number)}; whole numbers of 0 or more are needed")
     search = _LearnerSearch(plan, problem, work, merges=True)
@@ -128,7 +128,7 @@ def choose_learner(
             f"the plan's actors hold their GPUs until the end of the {held}, so no learner can take them; release them when "
             "they are done"
         )
-    return search.best(servers, released)
+    return search.best(own, released)
 
 
 def latest_start(
@@ -217,7 +217,7 @@ class _LearnerSearch:
             costs[i] = self.actor_gpus * float((generated.free_s - self.begin_s).sum()) + phases_gpu_s
         return times, costs
 
-    def best(self, servers: Sequence[int], released: bool) -> LearnerPlan:
+    def best(self, servers: tuple[int, ...], released: bool) -> LearnerPlan:
         """Return the best candidate; see ``choose_learner``."""
         expected = self._case(self.problem.workload)
         generation_s = float(expected[0].completion_s.max(initial=0.0))
