@@ -22,6 +22,7 @@ from rlhfless.report.words import EXECUTED, words_of
 from rlhfless.trace import Trace, allocation_metrics, decode_capacity, step_metrics
 from rlhfless.trace.metrics.step_metrics import total_usd
 from rlhfless.trace.schema.prices import AS_STATED
+from solver.step.choose import share_text
 
 MAX_STEPS_SHOWN = 12  # of a table of steps, and of a menu of timelines
 
@@ -192,9 +193,10 @@ def _levers_table(page: Page, trace: Trace) -> None:
     levers = trace.meta.get("levers") or []
     if levers:
         rows = [
-            (one["lever"], f"{one['expected']:.1%}", f"{one['saved']:.1%}") if one["used"] else (one["lever"], "not used", "")
+            (one["lever"], share_text(one["expected"]), share_text(one["saved"])) if one["used"]
+            else (one["lever"], "not used", "")
             for one in levers
-        ]
+        ]  # fmt: skip
         page.table(
             "What each optimisation of the plan saves: the plan against the same without it",
             ("optimisation", "expected to save", "saved"),

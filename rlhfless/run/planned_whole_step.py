@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,6 +33,7 @@ from solver.model.errors import as_given
 from solver.model.html_tables import rows_table
 from solver.model.objective import Objective
 from solver.model.step_levers import DRAFTS, LEVERS, lever_names
+from solver.step.choose import share_text
 
 ALGORITHMS = ("grpo", "ppo")
 PLAIN, PLANNED = "elastic plain", "this plan"
@@ -96,23 +98,28 @@ class PlannedWholeStep:
         """One row per optimisation that the plan may use: ``lever, meaning, used, expected, saved``.
 
         ``expected`` and ``saved`` are shares of what is minimised, relative to the best plan without the optimisation: on
-        held-out scenarios, and in a simulation with the true lengths. A negative saving is a loss.
+        held-out scenarios, and in a simulation with the true lengths. If no plan is expected to keep a limit, they are shares
+        of what is limited. NaN: the plan keeps the limit, and the one without the optimisation does not. A negative saving is
+        a loss.
         """
         table = savings_of(self.of_calls.step, self.choice, self.objective, self.drafts)
         return table[table["lever"].isin(lever_names(self.levers))].reset_index(drop=True)
 
     @property
     def trace(self) -> Trace:
-        """The trace of the executed step; ``meta["levers"]`` has the expected and the achieved saving of each optimisation."""
-        trace = self.of_calls.step.trace(self.choice.plan)
-        return replace(trace, meta={**trace.meta, "levers": self.savings.drop(columns="meaning").to_dict("records")})
+        """The trace of the executed step; ``meta["levers"]`` has the expected and the achieved saving of each optimisation,
+        None where ``savings`` has NaN.
+        """
+        trace, levers = self.of_calls.step.trace(self.choice.plan), self.savings.drop(columns="meaning").astype(object)
+        return replace(trace, meta={**trace.meta, "levers": levers.where(levers.notna(), None).to_dict("records")})
 
     def lines(self) -> list[str]:
         """Return one line per optimisation, without executing anything: its expected saving, or why it is not used."""
         known = {**dict.fromkeys(self._allowed, "not used, as no plan with it was found to be better")}
         held_out = "not used, as it did not help on held-out scenarios"
-        known |= {lever: f"{held_out} ({share:.1%})" for lever, share in self.choice.refused.items()}
-        known |= {lever: f"expected to save {share:.1%}" for lever, share in self.choice.saves.items()}
+        known |= {lever: held_out if math.isnan(share) else f"{held_out} ({share:.1%})"
+                  for lever, share in self.choice.refused.items()}  # fmt: skip
+        known |= {lever: share_text(share, "expected to save ") for lever, share in self.choice.saves.items()}
         return [f"{lever}: {known[lever]}" for lever in LEVERS if lever in known]
 
     def plot(self) -> go.Figure:
@@ -148,7 +155,7 @@ class PlannedWholeStep:
 
     def _lever_rows(self) -> list[tuple[str, ...]]:
         return [
-            (row.lever, f"{row.expected:.1%}", f"{row.saved:.1%}") if row.used else (row.lever, "not used", "")
+            (row.lever, share_text(row.expected), share_text(row.saved)) if row.used else (row.lever, "not used", "")
             for row in self.savings.itertuples()
         ]
 
@@ -167,22 +174,27 @@ class PlannedWholeStep:
         the seconds come from."""
         guess = self.of_calls.step.logged.guess
         objective = self.objective.in_gpu_s(self.of_calls.step.own.setting.cluster.usd_per_gpu_s)
-        limit = ""
+        exceeded = limit = unit = ""
         if objective.deadline_s is not None and self.choice.time_s > objective.deadline_s:
-            limit = f"{objective.deadline_s:g} s"
+            limit, unit = f"{objective.deadline_s:g} s", "seconds"
         elif objective.budget is not None and self.choice.gpu_seconds > objective.budget:
-            limit = f"{objective.budget:g} GPU-seconds"
-        exceeded = (
-            f"no plan with these levers is expected to keep within {limit}; this is the one closest to it" if limit else ""
-        )
+            limit, unit = f"{objective.budget:g} GPU-seconds", "GPU-seconds"
+        if limit:
+            exceeded = f"no plan with these levers is expected to keep within {limit}; this is the one closest to it"
+            exceeded += f", and what each lever saves is a share of the {unit}"
         return [note for note in (guess, exceeded, SECONDS_OF, PLAIN_IS) if note]
 
     def __repr__(self) -> str:
         rows = (f"  {name}: expected {s} s, {gpu_s} GPU-s; executed {time} s, {cost} GPU-s (bound {bound} GPU-s)"
                 for name, s, gpu_s, time, cost, bound in self._rows())  # fmt: skip
-        levers = (f"  {lever}: {expected if not saved else f'expected to save {expected}, saved {saved}'}"
-                  for lever, expected, saved in self._lever_rows())  # fmt: skip
+        levers = (f"  {row.lever}: {self._words_of(row.expected, row.saved) if row.used else 'not used'}"
+                  for row in self.savings.itertuples())  # fmt: skip
         return "\n".join([self._title, *self._notes, *rows, *levers])
+
+    @staticmethod
+    def _words_of(expected: float, saved: float) -> str:
+        executed = "nor when executed" if math.isnan(saved) else f"saved {saved:.1%}"
+        return f"{share_text(expected, 'expected to save ')}, {executed}"
 
     def _repr_html_(self) -> str:
         head = ("plan", "expected (s)", "expected (GPU-s)", "executed (s)", "executed (GPU-s)", "lower bound (GPU-s)")

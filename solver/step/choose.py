@@ -5,23 +5,29 @@ levers, by more than ``SURE`` standard errors, on scenarios that neither was cho
 logarithms: a lever saves about the same share of a long step and of a short one, so no long scenario decides alone. The lever
 with the weakest evidence is removed, and the choice is made again, until every lever in use passes this test. If none passes,
 the plan is the right-sized random split, learned from on all GPUs after generation.
+
+Under a limit, values of plans that miss it are multiplied by a penalty (``Objective.soft_values``). Choices are made with it.
+What a lever is said to save is without it (``compared_by``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solver.lengths.held_out import Saving, held_out
-from solver.model.objective import Objective
+from solver.model.errors import PlanningError
+from solver.model.objective import TOLERANCE, Objective
 from solver.model.step_levers import CONSOLIDATION, LEVERS, SHARED_PREFILL, lever_bits, levers_of_bits
 from solver.model.workload import FloatArray, IntArray
 
 BoolArray = NDArray[np.bool_]
+Values = Callable[[IntArray, IntArray], FloatArray]
+"""Returns the (N, S) values of plans on scenarios, given the numbers of both."""
 SURE = 1.0
 """Standard errors by which a plan with a lever must be better than the best without it. With 2, as policy ``solver`` asks of a
 plan by predictions, three plans of Figure 10 without drafts change (one seed). One of them is 7 % slower at the same cost."""
@@ -56,7 +62,8 @@ class StepChoice:
 
     Attributes:
         best: the chosen plan.
-        saves: lever to the share of what is minimised that it is expected to save, measured on held-out scenarios.
+        saves: lever to the share that it is expected to save, measured on held-out scenarios, of what ``compared_by`` names;
+            NaN where the plan keeps the limit and the best plan without the lever does not.
         without: lever to the best plan without it.
         refused: levers that did not help on held-out scenarios, in the order in which they were removed, with their saving.
     """
@@ -77,6 +84,9 @@ def choose(
         relative_to: (S,) of another plan, what the limit is a multiple of: its seconds, or its GPU-seconds under a budget. Long
             responses delay both plans, so that their ratio is surer than either time. None: the limit is absolute.
 
+    Raises:
+        PlanningError: every plan that may be chosen uses a lever, so that nothing says what it saves.
+
     Example:
         >>> import numpy as np
         >>> from solver import Objective
@@ -89,6 +99,8 @@ def choose(
         (1, 0.1)
     """
     left = np.ones(len(table.levers), dtype=bool) if among is None else among.copy()
+    if not (left & (table.levers == 0)).any():
+        raise PlanningError("all plans that may be chosen use a lever; one without levers is needed, to compare them with")
     halves = _Halves(table, objective, relative_to)
     refused: dict[str, float] = {}
     while True:
@@ -98,15 +110,55 @@ def choose(
         tested = {lever: halves.saving(left, without) for lever, without in others.items()}
         weakest = min((lever for lever in used if not tested[lever].is_sure), key=lambda one: tested[one].mean, default=None)
         if weakest is None:
-            saves = {lever: 1 - math.exp(-tested[lever].mean) for lever in used}
+            saves = {lever: halves.share(left, without) for lever, without in others.items()}
             return StepChoice(best, saves, {lever: halves.best(without) for lever, without in others.items()}, refused)
-        refused[weakest] = 1 - math.exp(-tested[weakest].mean)
+        refused[weakest] = halves.share(left, others[weakest])
         left = others[weakest]
 
 
 def best_of(table: StepTable, objective: Objective, among: BoolArray | None = None) -> int:
     """Return the number of the plan that is best on all scenarios, whatever its levers."""
     return _Halves(table, objective, None).best(np.ones(len(table.levers), dtype=bool) if among is None else among)
+
+
+def compared_by(objective: Objective, plan: tuple[float, float], other: tuple[float, float]) -> Objective | None:
+    """Return what two plans are compared by, without a penalty for a missed limit: an objective without a limit.
+
+    Without a limit it is the objective itself. Under a limit that the plan keeps, it is what is minimised: cost under a
+    deadline, time under a budget. Under a limit that the plan misses, it is what is limited, as the nearest miss is best.
+
+    Args:
+        objective: with cost in GPU-seconds. plan, other: seconds and GPU-seconds of each.
+
+    Returns:
+        None: the plan keeps the limit and the other one does not, so a share of either says nothing.
+
+    Example:
+        >>> from solver import Objective
+        >>> from solver.step.choose import compared_by
+        >>> within_4_s = Objective(deadline_s=4.0)
+        >>> compared_by(within_4_s, (3.0, 9.0), (4.0, 10.0)).time_weight  # cost alone
+        0.0
+        >>> compared_by(within_4_s, (3.0, 9.0), (5.0, 8.0)) is None
+        True
+        >>> compared_by(within_4_s, (6.0, 9.0), (7.0, 8.0)).time_weight  # time alone
+        1.0
+    """
+    if objective.limit is None:
+        return objective
+    of, weight = (0, 1.0) if objective.deadline_s is not None else (1, 0.0)
+    if plan[of] > objective.limit * (1 + TOLERANCE):
+        return Objective(weight)
+    return None if other[of] > objective.limit * (1 + TOLERANCE) else Objective(1.0 - weight)
+
+
+def share_text(share: float | None, before: str = "") -> str:
+    """Return in words what a lever saves; None or NaN: the plan keeps the limit only with it.
+
+    Args:
+        before: words before a share, such as "saved ".
+    """
+    return "not within the limit without it" if share is None or math.isnan(share) else f"{before}{share:.1%}"
 
 
 class _Halves:
@@ -127,11 +179,28 @@ class _Halves:
 
     def saving(self, among: BoolArray, without: BoolArray) -> Saving:
         """Return what the best of some plans saves on held-out scenarios, in logarithms, compared with the best of others."""
-        return held_out(lambda half: self._held_out(among, half), lambda half: self._held_out(without, half), SURE)
+        return self._saving(among, without, self._values)
 
-    def _held_out(self, among: BoolArray, half: int) -> FloatArray:
-        chosen = np.array([self._least(self.means[half], among)])
-        return np.asarray(np.log(np.maximum(self._values(chosen, self.halves[1 - half])[0], 1e-12)))
+    def share(self, among: BoolArray, without: BoolArray) -> float:
+        """Return the share that the best of some plans saves on held-out scenarios; see ``StepChoice.saves``."""
+        every = np.arange(self.table.times_s.shape[1])
+        first, other = (
+            (float(self.table.times_s[best].mean()), float(self.table.gpu_s[best].mean()))
+            for best in (self.best(among), self.best(without))
+        )
+        by = compared_by(self._limited(every), first, other)
+        return math.nan if by is None else 1 - math.exp(-self._saving(among, without, self._compared(by)).mean)
+
+    def _compared(self, by: Objective) -> Values:
+        times_s, gpu_s = self.table.times_s, self.table.gpu_s
+        return lambda plans, scenarios: by.product(times_s[plans][:, scenarios], gpu_s[plans][:, scenarios])
+
+    def _saving(self, among: BoolArray, without: BoolArray, values: Values) -> Saving:
+        def of_best(plans: BoolArray, half: int) -> FloatArray:
+            chosen = np.array([self._least(self.means[half], plans)])
+            return np.asarray(np.log(np.maximum(values(chosen, self.halves[1 - half])[0], 1e-12)))
+
+        return held_out(lambda half: of_best(among, half), lambda half: of_best(without, half), SURE)
 
     def _least(self, values: FloatArray, among: BoolArray) -> int:
         """Return the plan of least value. Of plans that differ by rounding only, as in cost under a deadline, the faster one,
@@ -142,10 +211,13 @@ class _Halves:
 
     def _values(self, plans: IntArray, scenarios: IntArray) -> FloatArray:
         """Return the values of plans on some scenarios, with the limit that holds there."""
-        objective, relative_to = self.objective, self.relative_to
-        if relative_to is not None:
-            objective = objective.with_slack(float(relative_to[scenarios].mean()))
-        return objective.soft_values(self.table.times_s[plans][:, scenarios], self.table.gpu_s[plans][:, scenarios])
+        times_s, gpu_s = self.table.times_s[plans][:, scenarios], self.table.gpu_s[plans][:, scenarios]
+        return self._limited(scenarios).soft_values(times_s, gpu_s)
+
+    def _limited(self, scenarios: IntArray) -> Objective:
+        """Return the objective with the limit that holds on some scenarios."""
+        relative_to = self.relative_to
+        return self.objective if relative_to is None else self.objective.with_slack(float(relative_to[scenarios].mean()))
 
 
 def dearer_by(totals: FloatArray) -> FloatArray:

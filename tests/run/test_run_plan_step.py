@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 
 import pandas as pd
 import pytest
@@ -80,6 +81,29 @@ def test_fewer_levers_and_other_objectives_are_kept(run: Run, planned: PlannedWh
     assert not PlannedWholeStep(planned.of_calls, planned.objective, levers="none").choice.plan.levers
     dear = PlannedWholeStep(planned.of_calls, Objective(budget_gpu_s=1e-3))
     assert "no plan with these levers is expected to keep within 0.001 GPU-seconds" in repr(dear)
+
+
+def test_under_a_limit_no_saving_has_the_penalty_in_it(planned: PlannedWholeStep) -> None:
+    """Plans that miss a limit are compared by what is limited, plans that keep it by what is minimised."""
+    step = planned.of_calls.step
+    late = PlannedWholeStep(planned.of_calls, Objective(deadline_s=1e-3))
+    time_s = step.execute(late.choice.plan)[0]
+    saved = late.savings.set_index("lever")["saved"]
+    for lever, without in late.choice.without.items():
+        assert saved[lever] == pytest.approx(1 - time_s / step.execute(without)[0])
+    assert "what each lever saves is a share of the seconds" in repr(late)
+    fastest_s = late.choice.time_s
+    tight = PlannedWholeStep(planned.of_calls, Objective(deadline_s=fastest_s * (1 + 1e-6)))
+    needed = [lever for lever, share in tight.choice.saves.items() if math.isnan(share)]
+    assert needed, "a deadline that only the fastest plan keeps"
+    for lever in needed:
+        assert f"{lever}: not within the limit without it" in tight.lines()
+        assert f"  {lever}: not within the limit without it, " in repr(tight)
+        row = next(one for one in tight.trace.meta["levers"] if one["lever"] == lever)
+        assert row["expected"] is None
+    page = Page("Step", "")
+    time_section(page, tight.trace, account(tight.trace), None)
+    assert "not within the limit without it" in page.render("")
 
 
 def test_what_cannot_be_planned_is_refused(run: Run) -> None:

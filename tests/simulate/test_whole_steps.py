@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,9 @@ from whole_step_runs import visited_twice
 import solver
 from rlhfless.latency import load_profile
 from rlhfless.simulate import STRONG, DrawnDrafts, SimulationConfig, WholeStep
+from rlhfless.simulate.whole_steps.whole_step import StepVariant
 from solver import Objective, PlanningError
-from solver.model.step_levers import DRAFTS, LEVERS, MEANINGS, SHARED_PREFILL
+from solver.model.step_levers import DRAFTS, LAYOUTS, LEVERS, MEANINGS, SHARED_PREFILL
 from solver.step.charges import Charges
 from solver.step.work import Learner, TokenWork
 
@@ -86,6 +88,25 @@ def test_elastic_plain_with_prefix_caching_is_no_slower_and_uses_nothing_else(st
     assert cached.time_s**0.7 * cached.gpu_seconds**0.3 < plain.time_s**0.7 * plain.gpu_seconds**0.3
 
 
+def test_levers_may_be_named_in_one_text(step: WholeStep) -> None:
+    choice = step.plan(Objective(0.7), levers="overlap, learner size")
+    assert choice.plan.levers == step.plan(Objective(0.7), levers=("learner size", "overlap")).plan.levers
+    assert choice.plan.levers <= {"overlap", "learner size"}
+
+
+def test_a_step_that_cannot_be_learned_from_on_all_gpus_is_refused(step: WholeStep) -> None:
+    """Elastic plain learns on all of them, and every lever is compared with plans without it."""
+    impossible = replace(step.own.costs, charges=Charges((1.0, 1.0, 1.0, math.inf), (0.0,) * 4, (0.0,) * 4))
+    with refused(PlanningError, "the charges allow no learner of 4 servers of 2 GPUs"):
+        WholeStep(step.logged, step.own.setting, impossible)
+    variant = StepVariant(step.own.setting, impossible, frozenset([LAYOUTS]))
+    with refused(PlanningError, "give finite charges of 4 servers"):
+        WholeStep(step.logged, step.own.setting, step.own.costs, [variant])
+    fewer = replace(impossible, charges=Charges((math.inf, 1.0, math.inf, 1.0), (0.0,) * 4, (0.0,) * 4))
+    plan = WholeStep(step.logged, step.own.setting, fewer).plan(Objective(0.7)).plan
+    assert plan.learner.servers(len(plan.generation.plan.actors)) in (2, 4)
+
+
 def test_objectives_and_work_are_checked(step: WholeStep) -> None:
     with refused(PlanningError, "deadline_s and budget_gpu_s are given together"):
         Objective(deadline_s=1.0, budget_gpu_s=1.0)
@@ -99,6 +120,8 @@ def test_objectives_and_work_are_checked(step: WholeStep) -> None:
         step.plan(0.7)  # type: ignore[arg-type]
     with refused(PlanningError, "cvar_alpha is 0.5, but a whole step is planned for the mean"):
         step.plan(Objective(cvar_alpha=0.5))
+    with refused(PlanningError, "levers name 'folding'"):
+        step.plan(Objective(0.7), levers=("folding",))
     with refused(PlanningError, "unlock 'batch'"):
         TokenWork(1.0, 1.0, "batch")
     with refused(PlanningError, "prepare_per_token_s is -1.0"):

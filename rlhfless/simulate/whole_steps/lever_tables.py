@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import pandas as pd
 
 from rlhfless.simulate.drafts import SimulatedDrafts
-from rlhfless.simulate.whole_steps.generations import WholeStepPlan
 from rlhfless.simulate.whole_steps.whole_step import WholeStep, WholeStepChoice
 from solver.model.objective import TIME_WEIGHT, Objective
 from solver.model.step_levers import (
@@ -24,6 +24,7 @@ from solver.model.step_levers import (
     SHARED_PREFILL,
     STREAMING,
 )
+from solver.step.choose import compared_by
 
 PLAIN = "elastic plain"
 STAGES: Mapping[str, frozenset[str]] = {
@@ -54,7 +55,10 @@ def lever_savings(step: WholeStep, time_weight: float = TIME_WEIGHT, drafts: Sim
 def savings_of(
     step: WholeStep, choice: WholeStepChoice, objective: Objective, drafts: SimulatedDrafts | None = None
 ) -> pd.DataFrame:
-    """Return the share of the minimised value that every optimisation saves, compared with the best plan without it.
+    """Return the share that every optimisation saves, compared with the best plan without it.
+
+    It is a share of what is minimised, without a penalty for a missed limit. Where the plan is expected to miss its limit, it
+    is a share of what is limited (``solver.step.choose.compared_by``).
 
     Args:
         choice: the chosen plan of the step, for this objective.
@@ -62,19 +66,20 @@ def savings_of(
 
     Returns:
         One row per optimisation: ``lever, meaning, used, expected`` (mean over the forecast's scenarios) and ``saved``
-        (executed with the true lengths). Both are 0 if the plan does not use it. A negative saving is a loss.
+        (executed with the true lengths). Both are 0 if the plan does not use it. A negative saving is a loss. ``expected`` is
+        NaN where the plan keeps the limit and the one without the optimisation does not; ``saved`` is so where both are true
+        of the executed plans, too.
     """
-
-    def value(plan: WholeStepPlan) -> float:
-        time_s, gpu_s = step.execute(plan)
-        return float(objective.soft_values([time_s], [gpu_s])[0])
-
-    chosen, rows = value(choice.plan), []
+    objective = objective.in_gpu_s(step.own.setting.cluster.usd_per_gpu_s)
+    expected, chosen, rows = (choice.time_s, choice.gpu_seconds), step.execute(choice.plan), []
     for lever in step.levers(drafts):
         without = choice.without.get(lever)
         saved = 0.0
         if without is not None:
-            saved = 1 - chosen / value(step.fitted(without, objective))
+            other = step.execute(step.fitted(without, objective))
+            needed = math.isnan(choice.saves[lever])
+            by = compared_by(objective, chosen, other) if needed else compared_by(objective, expected, expected)
+            saved = math.nan if by is None else 1 - by.value(*chosen, reference=other)
         rows.append(
             {"lever": lever, "meaning": MEANINGS[lever], "used": without is not None,
              "expected": choice.saves.get(lever, 0.0), "saved": saved}

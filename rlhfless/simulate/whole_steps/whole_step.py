@@ -21,9 +21,9 @@ from rlhfless.trace import Trace
 from solver.bounds.bound import Bound, LeastBound
 from solver.model.errors import PlanningError, as_given
 from solver.model.objective import Objective
-from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS, SHARED_PREFILL, lever_bits
+from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS, SHARED_PREFILL, lever_bits, lever_names
 from solver.model.workload import FloatArray
-from solver.step.choose import StepTable, best_of, choose
+from solver.step.choose import StepTable, best_of, choose, share_text
 from solver.step.work import TokenWork
 
 
@@ -47,7 +47,8 @@ class WholeStepChoice:
 
     Attributes:
         plan: that was chosen. times_s, gpu_s: (S,) expected in each scenario.
-        saves: lever to the share of what is minimised that it is expected to save, measured on held-out scenarios.
+        saves: lever to the share that it is expected to save, measured on held-out scenarios; NaN where only with it the plan
+            keeps the limit (``StepChoice``).
         without: lever to the best plan without it.
         refused: levers that did not help on held-out scenarios, in the order in which they were removed, with their saving.
     """
@@ -71,8 +72,8 @@ class WholeStepChoice:
 
     def lines(self) -> list[str]:
         """Return one line per lever: what it is expected to save, or that it is not used."""
-        used = [f"{lever}: expected to save {share:.1%}" for lever, share in self.saves.items()]
-        return used + [f"{lever}: not used (expected to save {share:.1%})" for lever, share in self.refused.items()]
+        used = [f"{lever}: {share_text(share, 'expected to save ')}" for lever, share in self.saves.items()]
+        return used + [f"{lever}: not used ({share_text(share, 'expected to save ')})" for lever, share in self.refused.items()]
 
 
 class WholeStep:
@@ -86,6 +87,9 @@ class WholeStep:
 
     Attributes:
         own: the step with its own size of actors.
+
+    Raises:
+        PlanningError: the charges allow no learner of all servers, of this size of actors or of a variant.
 
     Example:
         >>> import rlhfless as rl
@@ -111,6 +115,12 @@ class WholeStep:
             like = next((size for size, known in zip(self._sizes, given, strict=True) if known is variant.setting), None)
             self._sizes.append(SizedStep(logged, replace(variant.setting, drafts=None), variant.costs, like))
             given.append(variant.setting)
+        for size in self._sizes:
+            if not size.costs.charges.fits(size.servers):
+                raise PlanningError(
+                    f"the charges allow no learner of {size.servers} servers of {size.gpus_per_actor} GPUs, but elastic plain "
+                    f"learns on all GPUs; give finite charges of {size.servers} servers"
+                )
 
     def levers(self, drafts: SimulatedDrafts | None = None) -> tuple[str, ...]:
         """Return the names of the optimisations ("levers") that a plan may use; ``drafts`` only if drafts are given."""
@@ -131,22 +141,25 @@ class WholeStep:
         self,
         objective: Objective,
         drafts: SimulatedDrafts | None = None,
-        levers: Collection[str] = LEVERS,
+        levers: str | Collection[str] = LEVERS,
         relative_to: FloatArray | None = None,
     ) -> WholeStepChoice:
         """Return the best plan by the length forecast, which uses only optimisations of ``levers``.
 
         Args:
             objective: what is minimised, in the mean over the scenarios.
+            levers: names, as ``lever_names`` takes them.
             relative_to: (S,) of another plan, what the limit is a multiple of: its seconds in each scenario, or its
                 GPU-seconds under a budget. ``Objective(deadline_s=0.5)`` then asks for twice that plan's speed. None: the limit
                 is absolute.
 
         Raises:
-            PlanningError: the objective is for tails of the scenarios, or has a budget in USD and the GPUs have no price.
+            PlanningError: the objective is for tails of the scenarios, or has a budget in USD and the GPUs have no price; or a
+                lever is unknown.
         """
-        objective, found = self._in_gpu_s(objective), self.candidates(drafts)
-        among = found.table.within(lever_bits(levers))
+        objective, allowed = self._in_gpu_s(objective), lever_bits(lever_names(levers))
+        found = self.candidates(drafts)
+        among = found.table.within(allowed)
         choice = found.confirm(lambda table: choose(table, objective, among, relative_to), self._timed)
         without = {lever: found.plans[number] for lever, number in choice.without.items()}
         chosen = self._fitted_choice(found, choice.best, objective, relative_to)
