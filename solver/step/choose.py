@@ -169,7 +169,7 @@ class _Halves:
         every = np.arange(table.times_s.shape[1])
         self.halves = [every[half::2] for half in (0, 1)] if len(every) > 1 else [every, every]
         everyone = np.arange(len(table.levers))
-        self.next = (table.times_s if objective.budget is None else table.gpu_s).mean(axis=1)
+        self.decides_ties = (table.times_s if objective.budget is None else table.gpu_s).mean(axis=1)
         self.means = {half: self._values(everyone, on).mean(axis=1) for half, on in ((0, self.halves[0]), (1, self.halves[1]))}
         self.of_all = self._values(everyone, every).mean(axis=1)
 
@@ -207,7 +207,7 @@ class _Halves:
         or under a budget the cheaper one."""
         numbers = np.flatnonzero(among)
         ties = numbers[values[numbers] <= values[numbers].min() * (1 + ROUNDING)]
-        return int(ties[np.argmin(self.next[ties])])
+        return int(ties[np.argmin(self.decides_ties[ties])])
 
     def _values(self, plans: IntArray, scenarios: IntArray) -> FloatArray:
         """Return the values of plans on some scenarios, with the limit that holds there."""
