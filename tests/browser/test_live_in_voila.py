@@ -40,6 +40,7 @@ grpo.clip_and_step = slow
 """
 FITS = """(pane) => { const figure = document.querySelector(pane);
   return figure.querySelector(".gtitle").getBoundingClientRect().right <= figure.getBoundingClientRect().right; }"""
+TITLED = "([pane, title]) => document.querySelector(pane).innerText.replace(/\\s/g, '').includes(title)"
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 
 
@@ -64,8 +65,8 @@ def test_a_page_shows_a_training_run_while_it_runs(page: Any, tmp_path: Path, pi
         seen = page.locator(pane("phase")).inner_text()
         page.wait_for_function("([which, seen]) => document.querySelector(which).innerText !== seen", arg=[pane("phase"), seen])
         wait_text(page, "timeline", "learner")  # its row, while it works
-        for name in ("timeline", "cost"):
-            assert "virtualclock,profilecpu-tiny-qwen2" in "".join(page.locator(pane(name)).inner_text().split())
+        for name in ("timeline", "cost"):  # panes are drawn one after another
+            page.wait_for_function(TITLED, arg=[pane(name), "virtualclock,profilecpu-tiny-qwen2"])
         assert card(page, "complete steps").startswith("0")
         assert float(card(page, "GPU-seconds")) > 0
         for name in ("timeline", "cost"):

@@ -30,7 +30,13 @@ START_WITHIN_S = 120.0  # of each of Ray's processes; Ray itself gives them 30 s
 SWEPT_WITHIN_S = 60.0  # that removing what a cluster has left may take: its own patience is a third of that
 SILENT_S = 10.0  # so long a start takes without a word
 POLL_S = 0.1
-PATIENCE = {"RAY_gcs_server_port_wait_time_s": START_WITHIN_S, "RAY_agent_register_timeout_ms": START_WITHIN_S * 1000}
+PATIENCE = {
+    "RAY_gcs_server_port_wait_time_s": START_WITHIN_S,
+    "RAY_agent_register_timeout_ms": START_WITHIN_S * 1000,
+    # Health checks, one every 3 s, that a node may leave unanswered. After 5, Ray's own number, it takes a node of this busy
+    # machine for dead. A program notices the end of its own node without them: the connection closes.
+    "RAY_health_check_failure_threshold": 100,
+}
 AGENT_PORT = "dashboard_agent_listen_port"  # Ray does not tell its node
 AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", AGENT_PORT, "runtime_env_agent_port")
 AUTH_MODE = "RAY_AUTH_MODE"
