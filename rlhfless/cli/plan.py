@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +20,11 @@ from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
     from solver.model.acceptance import Acceptance
+    from solver.model.cluster import Cluster, MixedCluster
+    from solver.model.latency import LatencyModel
 
 
+POOL = "GPUS:PROFILE[,PROFILE...][:USD[:MARKET]]"
 EXECUTED = ["policy", "actors", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "bound_gpu_seconds"]
 
 
@@ -37,7 +41,7 @@ class PlanOptions(Printed, Limits, PricedGpus):
     )
     step: int | None = Field(None, description="Number of the step to plan.  [default: the last]")
     pools: tuple[str, ...] = Field(
-        (), validation_alias="pool", json_schema_extra=shown("GPUS:PROFILE[,PROFILE...][:USD[:MARKET]]"),
+        (), validation_alias="pool", json_schema_extra=shown(POOL),
         description="Add GPUs of another kind or price to the cluster, such as 8:h100-qwen2.5-3b-tp1:2.5; repeatable.",
     )  # fmt: skip
     drafts: str | None = Field(
@@ -55,7 +59,6 @@ def plan(options: PlanOptions) -> None:
         PlanningError: there is no plan within the limits.
     """
     refuse_missing_log(options.log)
-    from rlhfless.latency import mixed_pools
     from rlhfless.run import load
     from rlhfless.scheduling.solver import planned as static_plan
     from solver.model.drafting import Drafting
@@ -113,3 +116,57 @@ def _per_pass(acceptance: Acceptance) -> str:
     most = acceptance.max_draft_tokens
     tokens = acceptance.tokens_per_pass(most)
     return f"{tokens:.2f} tokens per pass with {most} drafted, the same of all responses; less where they differ"
+
+
+def mixed_pools(
+    first: Cluster, latency: LatencyModel, pools: Sequence[str]
+) -> tuple[MixedCluster, dict[tuple[str, int], LatencyModel]]:
+    """Return a mixed cluster of ``first`` and the values of ``--pool``, and its latency models by (kind, GPUs per actor).
+
+    Args:
+        pools: each of the form ``POOL``. Nodes have eight GPUs, or all if there are fewer;
+            the default price is the list price of kind and market.
+
+    Raises:
+        ProfileError: a pool is not of this form, or its profiles are of several kinds; one sentence.
+    """
+    from rlhfless.latency import ProfileError, load_profile, usd_per_gpu_hour
+    from rlhfless.latency.gpus import NODE_GPUS
+    from solver.model.cluster import GpuPool, MixedCluster
+
+    form = f"{POOL}, such as 8:h100-qwen2.5-3b-tp1,h100-qwen2.5-3b-tp2:2.5:preemptible"
+    models = {(latency.kind, latency.gpus_per_actor): latency}
+    made = [first.pools[0]]
+    for text in pools:
+        count, _, rest = text.partition(":")
+        names, _, rest = rest.partition(":")
+        price, _, market = rest.partition(":")
+        if not count.isdigit() or int(count) < 1 or not names:
+            raise ProfileError(f"--pool {text}: is not of the form {form}")
+        try:
+            usd = float(price) if price else None
+        except ValueError:
+            raise ProfileError(f"--pool {text}: {price!r} is not a price in USD per GPU-hour; the form is {form}") from None
+        offered = [load_profile(name) for name in names.split(",")]
+        kinds = sorted({model.kind for model in offered})
+        if len(kinds) > 1:
+            raise ProfileError(f"--pool {text}: its profiles are for {' and '.join(kinds)}; give each GPU kind its own --pool")
+        for model in offered:
+            same_size = models.setdefault((model.kind, model.gpus_per_actor), model)
+            if same_size.name != model.name:
+                raise ProfileError(
+                    f"--pool {text}: profiles {same_size.name} and {model.name} are both for {model.gpus_per_actor} x "
+                    f"{model.kind}; give one of them"
+                )
+        per_node = min(NODE_GPUS, int(count))
+        if int(count) % per_node:
+            raise ProfileError(
+                f"--pool {text}: {count} GPUs do not fill whole nodes of {per_node}; give a multiple of {per_node}"
+            )
+        market = market or "on-demand"
+        made.append(
+            GpuPool(
+                kinds[0], int(count) // per_node, per_node, usd_per_gpu_hour(kinds[0], market) if usd is None else usd, market
+            )
+        )
+    return MixedCluster(made), models

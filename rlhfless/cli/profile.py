@@ -199,10 +199,11 @@ def _scaled(logged: Logged, log: Path, base: str, actors: int | None, command: s
         command=command, date=datetime.date.today().isoformat(),
     )  # fmt: skip
     ours, constant = (errors_in_words(e) for e in (calibration.checked.errors, calibration.checked.constant_errors))
+    factors = calibration.factors
     lines = [
         f"{len(calibration.checked.errors):,} times of {calibration.what} of {counted(calibration.steps, 'step')}",
         f"fitted: {calibration.what_was_fitted}",
-        f"decode x {calibration.decode:.3g}, KV cache x {calibration.kv:.3g}, {calibration.once_s * 1e3:.3g} ms for each of "
+        f"decode x {factors.decode:.3g}, KV cache x {factors.kv:.3g}, {factors.once_s * 1e3:.3g} ms for each of "
         f"the {calibration.what}",
         f"relative error on held-out times ({calibration.checked.how}): {ours}; of a constant: {constant}",
     ]

@@ -29,7 +29,7 @@ from rlhfless.diagnosis.numbers import (
 )
 from rlhfless.diagnosis.phases import ordinary_share
 from rlhfless.latency.engine_statistics import EngineFit, fit_engine, intervals
-from rlhfless.latency.profile import ProfileError
+from rlhfless.latency.shipped import ProfileError
 
 FULL_CACHE = 0.95  # in use; less is full, too, where what is left is less than a running request takes (mean)
 TAIL = 0.2  # of the largest batch, below which a line is of the tail

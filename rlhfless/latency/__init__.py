@@ -1,14 +1,10 @@
 """Latency profiles (shipped, measured, or generated from measured operators), costs of model calls, GPU kinds and prices."""
 
-from rlhfless.latency.call_generation import generation_latency
 from rlhfless.latency.call_tables import list_call_kinds, load_call_tables
-from rlhfless.latency.calls import CallTable
+from rlhfless.latency.calls import CallTable, CostOptions, StepBatch, generation_latency
 from rlhfless.latency.effects import Effects, Outages, StartDelays, Stragglers
-from rlhfless.latency.gpu_pools import mixed_pools
 from rlhfless.latency.gpus import Gpu, GpuError, PriceError, gpu, list_gpus, list_prices, usd_per_gpu_hour, weights_floor_ms
-from rlhfless.latency.own_kind import profile_like
 from rlhfless.latency.profile import (
-    ProfileError,
     list_profiles,
     load_profile,
     other_sizes,
@@ -16,8 +12,8 @@ from rlhfless.latency.profile import (
     read_profile,
     save_profile,
 )
-from rlhfless.latency.scaling import scaled
-from rlhfless.latency.step_batch import CostOptions, StepBatch
+from rlhfless.latency.scaling import profile_like, scaled
+from rlhfless.latency.shipped import ProfileError
 
 __all__ = [
     "CallTable",
@@ -39,7 +35,6 @@ __all__ = [
     "list_profiles",
     "load_call_tables",
     "load_profile",
-    "mixed_pools",
     "other_sizes",
     "profile_like",
     "profiles_of_the_same_model",

@@ -29,7 +29,8 @@ import pandas as pd
 
 from rlhfless.latency.fit import fit_table, residuals
 from rlhfless.latency.held_out_errors import HeldOut, closest, held_out
-from rlhfless.latency.profile import ProfileError, mixed_prefill
+from rlhfless.latency.profile import mixed_prefill, table_of
+from rlhfless.latency.shipped import ProfileError
 from solver.model.affine_fit import fit_nonnegative, triangle
 from solver.model.iteration_table import IterationTable
 from solver.model.latency import LatencyModel
@@ -72,12 +73,15 @@ Fit = Callable[[Times, np.ndarray], CalibrationFactors]
 
 
 class LogCalibration(NamedTuple):
-    """Result of a calibration: the fitted numbers, and the errors on held-out times."""
+    """Result of a calibration.
+
+    Attributes:
+        what: the times are of, ``responses`` or ``steps``. factors: the fitted numbers. checked: errors on held-out times.
+        steps: number of steps with times. by_constant: the factors only give the log's median time.
+    """
 
     what: str
-    decode: float
-    kv: float
-    once_s: float
+    factors: CalibrationFactors
     checked: HeldOut
     steps: int
     by_constant: bool = False
@@ -87,7 +91,7 @@ class LogCalibration(NamedTuple):
         """Return a sentence that describes the fit."""
         if self.by_constant:
             return "one factor that gives the log's median time"
-        return "one factor" if self.decode == self.kv and not self.once_s else "three numbers"
+        return "one factor" if self.factors.decode == self.factors.kv and not self.factors.once_s else "three numbers"
 
 
 def times_of(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: LatencyModel, actors: int, source: str) -> Times:
@@ -121,7 +125,7 @@ def calibrate(times: Times) -> LogCalibration:
     if constant:
         fit, checked = _best((_to_constant,), times)
     factors = fit(times, np.ones(len(times.seconds), dtype=bool))
-    return LogCalibration(times.what, *factors, checked, len(np.unique(times.step_of)), constant)
+    return LogCalibration(times.what, factors, checked, len(np.unique(times.step_of)), constant)
 
 
 def _best(fits: Sequence[Fit], times: Times) -> tuple[Fit, HeldOut]:
@@ -157,6 +161,12 @@ def _one(times: Times, used: np.ndarray) -> CalibrationFactors:
     return CalibrationFactors(factor, factor, 0.0)
 
 
+def _to_constant(times: Times, used: np.ndarray) -> CalibrationFactors:
+    """Return one factor by which the median time is that of the (N,) used times."""
+    factor = float(np.median(times.seconds[used]) / np.median((times.decode_s + times.kv_s)[used]))
+    return CalibrationFactors(factor, factor, 0.0)
+
+
 def calibrated_profile(
     base: Mapping[str, Any], fitted: LogCalibration, *, name: str, origin: str, command: str, date: str
 ) -> dict[str, Any]:
@@ -165,42 +175,37 @@ def calibrated_profile(
     Raises:
         ProfileError: no part of the measured time is decoding, so no iteration time can be derived.
     """
-    if fitted.decode <= 0:
+    factors = fitted.factors
+    if factors.decode <= 0:
         raise ProfileError(f"{origin}: times do not grow with the decoded tokens; times of generation alone are needed")
-    table = IterationTable(*(np.array(base["table"][key], dtype=float) for key in ("batch", "context_tokens", "step_s")))
+    table = table_of(base)
     kv_s = base["fit"]["per_kv_token_s"] * table.batch[:, None] * table.context_tokens[None, :]
     kv_s = np.minimum(kv_s, 0.99 * table.iteration_s)  # what the fit says may be more than there is
-    iteration_s = np.round(fitted.decode * (table.iteration_s - kv_s) + fitted.kv * kv_s, 9)
+    iteration_s = np.round(factors.decode * (table.iteration_s - kv_s) + factors.kv * kv_s, 9)
     scaled = IterationTable(table.batch, table.context_tokens, np.maximum(iteration_s, 1e-9))
     fit = fit_table(scaled, base["max_batch"], base["kv_capacity_tokens"])
-    once = {"sync_s": fitted.once_s} if fitted.what == "steps" else {}
+    once = {"sync_s": factors.once_s} if fitted.what == "steps" else {}
     prefill = dict(base["prefill"])
     if fitted.what == "responses":
-        prefill |= {"per_join_s": fitted.once_s, "per_end_s": 0.0}
+        prefill |= {"per_join_s": factors.once_s, "per_end_s": 0.0}
     budget = base["prefill"].get("mixed", {}).get("token_budget")
     prefill |= mixed_prefill(scaled, fit, base["max_batch"], budget, base["kv_capacity_tokens"])
     return {
         **base, "name": name, "origin": origin, "command": command, "date": date, **once, "prefill": prefill,
         "assumptions": {
             **base["assumptions"],
-            "table": f"the shape of {base['name']}'s, times {fitted.decode:.4g}, the part that grows with KV {fitted.kv:.4g}",
+            "table": f"the shape of {base['name']}'s, times {factors.decode:.4g}, the part that grows with KV {factors.kv:.4g}",
             "prefill": f"{base['name']}'s, but for what a response takes once where that was fitted",
             "others": f"start-up, transfers, slots and memory are {base['name']}'s",
         },
         "fit": {**asdict(fit), "over": base["fit"]["over"]},
         "table": {**base["table"], "step_s": scaled.iteration_s.tolist()},
         "calibration": {
-            "what": fitted.what, "steps": fitted.steps, "times": len(fitted.checked.errors), "decode": fitted.decode,
-            "kv": fitted.kv, "once_s": fitted.once_s, "by_constant": fitted.by_constant, "errors_are_of": fitted.checked.how,
+            "what": fitted.what, "steps": fitted.steps, "times": len(fitted.checked.errors), **factors._asdict(),
+            "by_constant": fitted.by_constant, "errors_are_of": fitted.checked.how,
             **residuals(fitted.checked.errors), "constant": residuals(fitted.checked.constant_errors),
         },
     }  # fmt: skip
-
-
-def _to_constant(times: Times, used: np.ndarray) -> CalibrationFactors:
-    """Return one factor by which the median time is that of the (N,) used times."""
-    factor = float(np.median(times.seconds[used]) / np.median((times.decode_s + times.kv_s)[used]))
-    return CalibrationFactors(factor, factor, 0.0)
 
 
 def _of_steps(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: LatencyModel, actors: int, source: str) -> Times:

@@ -6,7 +6,6 @@ file states its origin, command, date and licence, and under ``assumptions`` eve
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,19 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from rlhfless.errors import other_version, reason
-from rlhfless.latency.profile import ProfileError
-from rlhfless.system.installation import data_folders
+from rlhfless.latency.shipped import ProfileError, check_schema, read_object, shipped_files
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.iteration_table import IterationTable
+from solver.model.workload import FloatArray
 
+FOLDER = "calls"
 SCHEMA = "rlhfless-call-tables"
 SCHEMA_VERSION = 1
 NUMBERS = ("memory_bytes_per_gpu", "memory_bytes_per_s", "node_bytes_per_s", "network_bytes_per_s")
 SHAPE = ("parameters", "layers", "hidden", "kv_heads", "head_dim", "vocabulary")
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,11 +138,6 @@ class KindTables:
         return model.times[tp]
 
 
-def _shipped() -> dict[str, Path]:
-    """Return the shipped file of every GPU kind; the source checkout goes first."""
-    return {file.stem: file for folder in reversed(data_folders()) for file in sorted((folder / "calls").glob("*.json"))}
-
-
 def list_call_kinds() -> list[str]:
     """Return the GPU kinds with shipped tables, sorted.
 
@@ -153,7 +146,7 @@ def list_call_kinds() -> list[str]:
         >>> list_call_kinds()
         ['a100', 'h100', 'l40s']
     """
-    return sorted(_shipped())
+    return sorted(shipped_files(FOLDER))
 
 
 def load_call_tables(kind: str) -> KindTables:
@@ -167,7 +160,7 @@ def load_call_tables(kind: str) -> KindTables:
         >>> sorted(load_call_tables("a100").models)[:3]
         ['codellama-34b', 'llama2-13b', 'llama2-70b']
     """
-    shipped = _shipped()
+    shipped = shipped_files(FOLDER)
     if not isinstance(kind, str) or kind not in shipped:
         raise ProfileError(f"GPU kind {as_given(kind)} has no tables of model calls; choose from {', '.join(sorted(shipped))}")
     return _read_once(shipped[kind])
@@ -178,24 +171,15 @@ def _read_once(path: Path) -> KindTables:
     return read_call_tables(path)
 
 
-def read_call_tables(path: str | Path) -> KindTables:
+def read_call_tables(path: Path) -> KindTables:
     """Return the tables of a file.
 
     Raises:
         ProfileError: the file cannot be read, or a field is missing or wrong; one sentence that names both.
     """
+    read = read_object(path, "a file of call tables")
     try:
-        read = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ProfileError(f"{path}: is not a readable JSON object ({reason(error)}); generate_calls writes one") from None
-    if not isinstance(read, dict):
-        raise ProfileError(f"{path}: holds a {type(read).__name__}; tables of model calls are one JSON object")
-    try:
-        if read["schema"] != SCHEMA:
-            raise ProfileError(f"{path}: the field schema is {read['schema']!r}; {SCHEMA!r} is needed")
-        if read["schema_version"] != SCHEMA_VERSION:
-            found = other_version("a file of call tables", read["schema_version"], SCHEMA_VERSION)
-            raise ProfileError(f"{path}: {found} (field schema_version)")
+        check_schema(read, path, SCHEMA, SCHEMA_VERSION, "a file of call tables")
         numbers = {name: _number(read, name, path) for name in NUMBERS}
         models = {name: _model(read, name, path) for name in read["models"]}
         return KindTables(read["kind"], **numbers, models=models, source=read)
@@ -205,7 +189,7 @@ def read_call_tables(path: str | Path) -> KindTables:
         raise ProfileError(f"{path}: a field has another form than generate_calls writes; make the file again") from None
 
 
-def _model(read: Mapping[str, Any], name: str, path: str | Path) -> ModelTables:
+def _model(read: Mapping[str, Any], name: str, path: Path) -> ModelTables:
     """Return the tables of one model of a file."""
     model = read["models"][name]
     sequences, tokens = read["prefill"]["sequences"], read["prefill"]["tokens"]
@@ -240,7 +224,7 @@ def _seconds(table: Mapping[str, Any], name: str, shape: tuple[int, ...], where:
     return seconds
 
 
-def _number(fields: Mapping[str, Any], name: str, path: str | Path) -> float:
+def _number(fields: Mapping[str, Any], name: str, path: Path) -> float:
     if not is_number(fields[name], 0) or not fields[name]:
         raise ProfileError(f"{path}: the field {name} is {as_given(fields[name])}; a number above 0 is needed")
     return float(fields[name])

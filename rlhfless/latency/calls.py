@@ -1,5 +1,8 @@
 """Defines ``CallTable``: what the model calls of a training step take, from measured operators.
 
+``StepBatch`` is the work of a step and ``CostOptions`` what is assumed of its costs. ``generation_latency`` makes latency
+models of actors from the same tables, so that a step plan has one source of seconds.
+
 A batch has B responses of s tokens with their prompts, g of them generated. P is the time of a pass over sequences, D that of a
 decode iteration, both of the whole model on tp GPUs. A stage takes 1/pp of them, and ``hop`` sends activations to the next one.
 As in the estimate of ReaL (arXiv:2406.14088):
@@ -22,16 +25,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlhfless.latency.call_tables import KindTables, ModelTables, ModelTimes, load_call_tables
+from rlhfless.latency.call_tables import KindTables, ModelTables, load_call_tables
+from rlhfless.latency.fit import fit_table
 from rlhfless.latency.gpus import NODE_GPUS
-from rlhfless.latency.step_batch import CostOptions, StepBatch
 from solver.layouts import Call, CallMemory, Layout, Strategy, missing_share
 from solver.model.cluster import Cluster
-from solver.model.errors import PlanningError, as_given
+from solver.model.errors import PlanningError, as_given, check_flags, is_number, is_whole
+from solver.model.iteration_table import IterationTable
+from solver.model.latency import LatencyModel
 from solver.model.plurals import counted
 
 WEIGHT_BYTES = 2  # of a number in bf16
@@ -42,6 +47,134 @@ LOGIT_BYTES = 6  # fp32 and bf16
 HOP_BASE_S = 10e-6
 ANY_KIND = "gpu"  # of a cluster whose kind is not stated
 PASSES = {True: 4, False: 3}  # of a training step, with and without recomputation
+MAX_BATCH = 256  # slots of an actor
+FITTED_CONTEXT = 8192.0  # tokens of a response up to which the affine fit is made
+PREFILLED = (1, 8)  # sequences between which prefill is read
+MOST_TOKENS = 100_000_000
+"""Of a prompt with its response; decoding is timed token by token."""
+MOST_TRIED = 1_000_000
+"""Numbers of mini-batches that are tried for one that divides the responses."""
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """The responses of a step, all of the same length.
+
+    Attributes:
+        responses: number of responses per step.
+        prompt_tokens, response_tokens: tokens of each prompt and response.
+        mini_batches: number of updates of a training call (PPO).
+
+    Raises:
+        PlanningError: a number is below 1 or not whole, or mini-batches do not divide the responses.
+
+    Example:
+        >>> from rlhfless.latency import StepBatch
+        >>> StepBatch(responses=256, prompt_tokens=128, response_tokens=384).tokens
+        512
+    """
+
+    responses: int
+    prompt_tokens: int
+    response_tokens: int
+    mini_batches: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("responses", "prompt_tokens", "response_tokens", "mini_batches"):
+            value = getattr(self, name)
+            if not is_whole(value, 1):
+                raise PlanningError(f"{name} is {as_given(value)}; a whole number of 1 or more is needed")
+            object.__setattr__(self, name, int(value))
+        if self.tokens > MOST_TOKENS:
+            raise PlanningError(
+                f"a prompt of {counted(self.prompt_tokens, 'token')} with a response of {self.response_tokens:,} is longer "
+                f"than any model's context; at most {MOST_TOKENS:,} tokens together are needed"
+            )
+        if self.responses % self.mini_batches:
+            most = min(self.mini_batches, self.responses)
+            fits = next((n for n in range(most, max(0, most - MOST_TRIED), -1) if self.responses % n == 0), None)
+            raise PlanningError(
+                f"{self.mini_batches:,} mini-batches do not divide {counted(self.responses, 'response')}; "
+                + ("a number that does is needed" if fits is None else f"the next smaller number that does is {fits:,}")
+            )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a prompt with its response."""
+        return self.prompt_tokens + self.response_tokens
+
+
+@dataclass(frozen=True)
+class CostOptions:
+    """Assumptions behind the costs of model calls.
+
+    Attributes:
+        recompute: recompute activations in the backward pass (gradient checkpointing).
+        host_s_per_layer: minimum seconds per layer of a decode iteration, for an engine without CUDA graphs, whose host
+            launches kernels one by one; 0 with CUDA graphs.
+        all_reduce_share: share of the measured all-reduce time that is not overlapped with computation, such as 0.4.
+        micro_batch_tokens: largest number of tokens of a pass; larger passes are split, which bounds the memory of activations.
+        offload_bytes_per_s: bandwidth from host memory to a GPU; None: loading offloaded weights takes no time.
+        offloaded_roles: roles whose weights are in host memory between calls.
+        scalar_roles: roles whose models output one number per token instead of logits.
+        node_bytes_per_s, network_bytes_per_s: bandwidth between GPUs of a node and between nodes; None: those of the tables.
+
+    Raises:
+        PlanningError: a number is out of range.
+
+    Example:
+        >>> from rlhfless.latency import CostOptions
+        >>> CostOptions(host_s_per_layer=0.4e-3, offload_bytes_per_s=25e9).recompute
+        True
+    """
+
+    recompute: bool = True
+    host_s_per_layer: float = 0.0
+    all_reduce_share: float = 1.0
+    micro_batch_tokens: int = 16384
+    offload_bytes_per_s: float | None = None
+    offloaded_roles: tuple[str, ...] = ("reference", "reward")
+    scalar_roles: tuple[str, ...] = ("critic", "reward")
+    node_bytes_per_s: float | None = None
+    network_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_flags(recompute=self.recompute)
+        if not is_number(self.host_s_per_layer, 0):
+            raise PlanningError(f"host_s_per_layer is {as_given(self.host_s_per_layer)}; 0 or more seconds are needed")
+        if not is_number(self.all_reduce_share, 0) or self.all_reduce_share > 1:
+            raise PlanningError(f"all_reduce_share is {as_given(self.all_reduce_share)}; a share of 0 to 1 is needed")
+        if not is_whole(self.micro_batch_tokens, 1):
+            raise PlanningError(
+                f"micro_batch_tokens is {as_given(self.micro_batch_tokens)}; a whole number of 1 or more is needed"
+            )
+        for name in ("offload_bytes_per_s", "node_bytes_per_s", "network_bytes_per_s"):
+            value = getattr(self, name)
+            if value is not None and not (is_number(value, 0) and value > 0):
+                raise PlanningError(f"{name} is {as_given(value)}; a number of bytes per second above 0, or None, is needed")
+        for name in ("offloaded_roles", "scalar_roles"):
+            roles = getattr(self, name)
+            if isinstance(roles, str) or not all(isinstance(role, str) for role in roles):
+                raise PlanningError(f"{name} are {as_given(roles)}; a tuple of names is needed")
+            object.__setattr__(self, name, tuple(roles))
+
+
+class _Pass(NamedTuple):
+    """What goes through a stage at once where the calls of a batch are cut into parts.
+
+    Attributes:
+        rounds: passes that a part is split into, to keep within ``micro_batch_tokens`` each.
+        sequences, tokens: of one pass, and of each of its sequences.
+    """
+
+    rounds: int
+    sequences: int
+    tokens: int
+
+    @property
+    def all_tokens(self) -> int:
+        """Tokens of the pass."""
+        return self.sequences * self.tokens
 
 
 @dataclass(frozen=True)
@@ -144,7 +277,7 @@ class CallTable:
         key = call.kind, call.role, layout.strategy
         if key not in self._seconds:
             model, cut = self.model(call.role), layout.strategy
-            known = cut.tp in model.times and self._parts(call, cut) <= self.batch.responses
+            known = cut.tp in model.times and self._parts(call.kind, cut) <= self.batch.responses
             of_kind = {"generate": self._generate_s, "inference": self._inference_s, "train": self._train_s}[call.kind]
             self._seconds[key] = of_kind(model, cut) + self._fetch_s(call, model, cut) if known else math.inf
         return self._seconds[key]
@@ -172,15 +305,13 @@ class CallTable:
             return CallMemory(kept, self._training_bytes(call, model, cut))
         copy = WEIGHT_BYTES * model.parameters / parts
         if call.kind == "inference":
-            tokens = self._pass(self._sequences(cut), self.batch.tokens)[1] * self.batch.tokens
+            tokens = self._pass(call.kind, cut, self.batch.tokens).all_tokens
             return CallMemory(0.0, self._layer_bytes(model, cut, tokens) + self._logit_bytes(call, model, cut, tokens), copy)
         of_copy = -(-self.batch.responses // cut.dp)
         kv = of_copy * self.batch.tokens * model.kv_bytes_per_token(cut.tp) / cut.pp
-        sequences = self._sequences(cut)
-        prefilled = self._pass(sequences, self.batch.prompt_tokens)[1] * self.batch.prompt_tokens
-        return CallMemory(
-            0.0, kv + self._layer_bytes(model, cut, prefilled) + self._logit_bytes(call, model, cut, sequences), copy
-        )
+        prefilled = self._pass(call.kind, cut, self.batch.prompt_tokens).all_tokens
+        logits = self._logit_bytes(call, model, cut, self._sequences(call.kind, cut))
+        return CallMemory(0.0, kv + self._layer_bytes(model, cut, prefilled) + logits, copy)
 
     def updates(self, call: Call, layout: Layout) -> tuple[int, float]:
         """Return the number of optimizer updates of a training call per step, and the seconds of each (gradient reduction and
@@ -228,23 +359,24 @@ class CallTable:
         """Bandwidth of a GPU to other nodes."""
         return self.options.network_bytes_per_s or self.tables.network_bytes_per_s
 
-    def _parts(self, call: Call, cut: Strategy) -> int:
+    def _parts(self, kind: str, cut: Strategy) -> int:
         """Return the number of parts that copies, stages, micro- and mini-batches cut the batch into."""
-        if call.kind == "train":
+        if kind == "train":
             return cut.dp * self._micro_batches(cut) * self.batch.mini_batches
         return cut.dp * cut.pp
 
     def _micro_batches(self, cut: Strategy) -> int:
         return 2 * cut.pp if cut.pp > 1 else 1
 
-    def _sequences(self, cut: Strategy) -> int:
-        """Return the most sequences that a stage has at once where a copy's responses follow each other in pp parts."""
-        return -(-self.batch.responses // (cut.dp * cut.pp))
+    def _sequences(self, kind: str, cut: Strategy) -> int:
+        """Return the sequences of the largest part."""
+        return -(-self.batch.responses // self._parts(kind, cut))
 
-    def _pass(self, sequences: int, tokens: int) -> tuple[int, int]:
-        """Return into how many passes so many sequences are split to keep within the tokens of one, and sequences of each."""
-        passes = min(sequences, math.ceil(sequences * tokens / self.options.micro_batch_tokens))
-        return passes, -(-sequences // passes)
+    def _pass(self, kind: str, cut: Strategy, tokens: int) -> _Pass:
+        """Return the passes of the largest part, of sequences of so many tokens each."""
+        sequences = self._sequences(kind, cut)
+        rounds = min(sequences, math.ceil(sequences * tokens / self.options.micro_batch_tokens))
+        return _Pass(rounds, -(-sequences // rounds), tokens)
 
     def _hop_s(self, model: ModelTables, cut: Strategy, tokens: float) -> float:
         """Return the seconds of sending activations to the next stage; stages of a copy that fits into a node are inside it."""
@@ -253,33 +385,34 @@ class CallTable:
         link = self.node_bytes_per_s if cut.tp * cut.pp <= self.gpus_per_node else self.network_bytes_per_s
         return HOP_BASE_S + tokens * model.hidden * WEIGHT_BYTES / link
 
-    def _forward_s(self, model: ModelTables, cut: Strategy, tokens: int, all_reduce_share: float) -> float:
+    def _stage_s(self, model: ModelTables, cut: Strategy, one: _Pass, all_reduce_share: float) -> float:
+        """Return the seconds of a pass in one stage."""
+        return model.times[cut.tp].prefill_s(one.sequences, one.tokens, all_reduce_share) / cut.pp
+
+    def _forward_s(self, kind: str, model: ModelTables, cut: Strategy, tokens: int, all_reduce_share: float) -> float:
         """Return the seconds of a pass of all responses through all stages, in pp parts."""
-        passes, sequences = self._pass(self._sequences(cut), tokens)
-        stage_s = model.times[cut.tp].prefill_s(sequences, tokens, all_reduce_share) / cut.pp
-        return passes * (2 * cut.pp - 1) * (stage_s + self._hop_s(model, cut, sequences * tokens))
+        one = self._pass(kind, cut, tokens)
+        stage_s = self._stage_s(model, cut, one, all_reduce_share)
+        return one.rounds * (2 * cut.pp - 1) * (stage_s + self._hop_s(model, cut, one.all_tokens))
 
     def _inference_s(self, model: ModelTables, cut: Strategy) -> float:
-        return self._forward_s(model, cut, self.batch.tokens, self.options.all_reduce_share)
+        return self._forward_s("inference", model, cut, self.batch.tokens, self.options.all_reduce_share)
 
     def _generate_s(self, model: ModelTables, cut: Strategy) -> float:
-        sequences = self._sequences(cut)
-        iteration_s = max(self._decode_s(model.times[cut.tp], sequences), self.options.host_s_per_layer * model.layers)
-        decode_s = (self.batch.response_tokens - 1) * (iteration_s + cut.pp * self._hop_s(model, cut, sequences))
-        return self._forward_s(model, cut, self.batch.prompt_tokens, 1.0) + decode_s
-
-    def _decode_s(self, times: ModelTimes, sequences: int) -> float:
-        """Return the mean seconds of a decode iteration while contexts grow from the prompt to the whole response."""
-        contexts = np.arange(self.batch.prompt_tokens + 1, max(self.batch.tokens, self.batch.prompt_tokens + 2))
-        return float(times.decode_s(sequences, contexts).mean())
+        """Return the seconds of prefill and of decode iterations, whose contexts grow from the prompt to the whole response."""
+        sequences, batch = self._sequences("generate", cut), self.batch
+        contexts = np.arange(batch.prompt_tokens + 1, max(batch.tokens, batch.prompt_tokens + 2))
+        mean_s = float(model.times[cut.tp].decode_s(sequences, contexts).mean())
+        iteration_s = max(mean_s, self.options.host_s_per_layer * model.layers)
+        decode_s = (batch.response_tokens - 1) * (iteration_s + cut.pp * self._hop_s(model, cut, sequences))
+        return self._forward_s("generate", model, cut, batch.prompt_tokens, 1.0) + decode_s
 
     def _train_s(self, model: ModelTables, cut: Strategy) -> float:
-        options, tokens = self.options, self.batch.tokens
-        micro = self._micro_batches(cut)
-        passes, sequences = self._pass(-(-self.batch.responses // (cut.dp * micro * self.batch.mini_batches)), tokens)
-        pass_s = model.times[cut.tp].prefill_s(sequences, tokens, options.all_reduce_share) / cut.pp
-        hop_s = self._hop_s(model, cut, sequences * tokens)
-        stages_s = passes * (cut.pp + micro - 1) * (PASSES[options.recompute] * pass_s + 2 * hop_s)
+        one = self._pass("train", cut, self.batch.tokens)
+        stage_s = self._stage_s(model, cut, one, self.options.all_reduce_share)
+        hop_s = self._hop_s(model, cut, one.all_tokens)
+        stages = cut.pp + self._micro_batches(cut) - 1
+        stages_s = one.rounds * stages * (PASSES[self.options.recompute] * stage_s + 2 * hop_s)
         return self.batch.mini_batches * (stages_s + self._update_s(model, cut))
 
     def _update_s(self, model: ModelTables, cut: Strategy) -> float:
@@ -296,11 +429,9 @@ class CallTable:
         return WEIGHT_BYTES * model.parameters / (cut.tp * cut.pp) / self.options.offload_bytes_per_s
 
     def _training_bytes(self, call: Call, model: ModelTables, cut: Strategy) -> float:
-        micro = self._micro_batches(cut)
-        sequences = -(-self.batch.responses // (cut.dp * micro * self.batch.mini_batches))
-        tokens = self._pass(sequences, self.batch.tokens)[1] * self.batch.tokens
+        tokens = self._pass("train", cut, self.batch.tokens).all_tokens
         layer = self._layer_bytes(model, cut, tokens)
-        in_flight = min(micro, cut.pp) * model.layers / cut.pp
+        in_flight = min(self._micro_batches(cut), cut.pp) * model.layers / cut.pp
         inputs = WEIGHT_BYTES * tokens * model.hidden / cut.tp
         activations = in_flight * inputs + layer if self.options.recompute else in_flight * layer
         return activations + self._logit_bytes(call, model, cut, tokens)
@@ -310,3 +441,54 @@ class CallTable:
 
     def _logit_bytes(self, call: Call, model: ModelTables, cut: Strategy, tokens: int) -> float:
         return 0.0 if call.role in self.options.scalar_roles else LOGIT_BYTES * tokens * model.vocabulary / cut.tp
+
+
+def generation_latency(costs: CallTable, role: str = "actor", memory_share: float = 0.9) -> dict[int, LatencyModel]:
+    """Return the latency model of an actor for each tensor-parallel size that has a table and memory for a KV cache.
+
+    The iteration table and its affine fit are those of the measured decode operators. Prefill is linear between passes over 1
+    and 8 prompts of the batch's length.
+
+    Args:
+        costs: costs of the step's calls.
+        role: the role that generates.
+        memory_share: share of a GPU's memory that weights and KV cache may use.
+
+    Raises:
+        PlanningError: the role has no model, the share is out of range, or no size has enough memory.
+
+    Example:
+        >>> from rlhfless.latency import CallTable, StepBatch, generation_latency
+        >>> costs = CallTable("h100", {"actor": "qwen2.5-7b"}, StepBatch(256, 128, 384))
+        >>> sorted(generation_latency(costs))
+        [1, 2, 4, 8]
+    """
+    if not (is_number(memory_share, 0) and 0 < memory_share <= 1):
+        raise PlanningError(f"memory_share is {as_given(memory_share)}; a share above 0 and up to 1 is needed")
+    model, prompt, found = costs.model(role), costs.batch.prompt_tokens, {}
+    host_s = costs.options.host_s_per_layer * model.layers
+    for tp, times in model.times.items():
+        free_bytes = memory_share * costs.gpu_memory_bytes - WEIGHT_BYTES * model.parameters / tp
+        capacity = int(free_bytes // model.kv_bytes_per_token(tp))
+        if capacity < costs.batch.tokens:
+            continue
+        table = IterationTable(
+            times.decode.batch, times.decode.context_tokens, np.maximum(times.decode.iteration_s, max(host_s, 1e-12))
+        )
+        max_batch = int(min(MAX_BATCH, table.batch[-1]))
+        fit = fit_table(table, max_batch, capacity, max_context=FITTED_CONTEXT)
+        few_s, many_s = (times.prefill_s(sequences, prompt) for sequences in PREFILLED)
+        per_token_s = max(0.0, many_s - few_s) / (PREFILLED[1] - PREFILLED[0]) / prompt
+        found[tp] = LatencyModel(
+            f"{model.name} tp{tp} on {costs.kind}", tp, fit.base_s, fit.per_response_s, fit.per_kv_token_s, table,
+            prefill_base_s=max(0.0, few_s - per_token_s * prompt), prefill_per_token_s=per_token_s, max_batch=max_batch,
+            kv_capacity_tokens=capacity, kind=costs.kind, fit_mean_error=fit.mean_relative_error,
+            fit_max_error=fit.max_relative_error, kv_bytes_per_token=float(model.kv_bytes_per_token(tp) * tp),
+            weight_bytes=float(WEIGHT_BYTES * model.parameters),
+        )  # fmt: skip
+    if not found:
+        raise PlanningError(
+            f"model {model.name!r} has no room for the KV cache of one response on {costs.kind!r} GPUs; a smaller model, or "
+            "GPUs with more memory, are needed"
+        )
+    return found

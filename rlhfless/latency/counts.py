@@ -1,16 +1,15 @@
 """Checks lists of numbers that users give: numbers of GPUs, sizes of actors, and anything else of which each is given once.
 
-Any collection is a list, arrays and ranges included; a text is none, although Python iterates over its letters.
+What counts as a list says ``solver.model.errors.is_list``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from rlhfless.errors import InputError
 from solver.model.cluster import MOST_GPUS
-from solver.model.errors import as_given, is_whole
+from solver.model.errors import as_given, is_list, is_whole
 
 
 def gpu_number(name: str, value: Any) -> int:
@@ -30,24 +29,23 @@ def gpu_numbers(name: str, values: Any) -> list[int]:
     Raises:
         InputError: it is no list of at least one, one is no number as of ``gpu_number``, or is there twice.
     """
-    given = listed(name, values, "whole numbers above 0, such as [8, 16]")
+    given = several(name, values, "whole numbers above 0, such as [8, 16]")
     for value in given:
         if not is_whole(value, 1) or value > MOST_GPUS:
             raise InputError(f"{name} has {as_given(value)}; whole numbers from 1 to {MOST_GPUS:,} are needed")
     return once(name, [int(value) for value in given])
 
 
-def listed(name: str, values: Any, needed: str) -> list[Any]:
-    """Return the values of a collection.
+def several(name: str, values: Any, needed: str) -> list[Any]:
+    """Return the values of a list.
 
     Args:
         needed: what they have to be, with an example, for the message.
 
     Raises:
-        InputError: it is none, or is empty, or a text.
+        InputError: it is no list, or is empty.
     """
-    no_list = isinstance(values, str | bytes) or not isinstance(values, Collection) or getattr(values, "ndim", 1) == 0
-    if no_list or not len(values):
+    if not is_list(values) or not len(values):
         raise InputError(f"{name} is {as_given(values)}; a list of {needed} is needed")
     return list(values)
 

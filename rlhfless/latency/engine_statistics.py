@@ -12,7 +12,7 @@ taken (``held_out_errors.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -22,7 +22,8 @@ import pandas as pd
 
 from rlhfless.latency.fit import residuals
 from rlhfless.latency.held_out_errors import HeldOut, closest, held_out
-from rlhfless.latency.profile import SCHEMA, SCHEMA_VERSION, ProfileError
+from rlhfless.latency.profile import SCHEMA, SCHEMA_VERSION
+from rlhfless.latency.shipped import ProfileError
 from solver.model.affine_fit import fit_nonnegative
 from solver.model.ordered_sums import dot
 from solver.model.plurals import counted
@@ -138,28 +139,44 @@ def fit_engine(lines: pd.DataFrame, source: str) -> EngineFit:
     prompts = prompts / engines
     between = (moment + used["before"].to_numpy(dtype=float)) / 2
     models = (False, True) if np.count_nonzero(prompts > 0) >= FEWEST_PROMPT_LINES else (False,)
-    candidates: list[tuple[bool, str, FloatArray, HeldOut]] = []
-    for with_prompts, (read_as, running) in product(models, ((MOMENT, moment), (BETWEEN, between))):
-        predicting = _predicting(running / engines, running / rate, prompts, with_prompts)
-        checked = held_out(running / rate, used["rollout"], predicting)
-        candidates.append((with_prompts, read_as, running, checked))
-    with_prompts, read_as, running, checked = candidates[closest([candidate[-1] for candidate in candidates])]
-    batch, token_s = running / engines, running / rate
-    (base, slope, *prefill), errors = fit_nonnegative(_columns(batch, token_s, prompts, with_prompts), token_s)
-    prefill_token = float(prefill[0]) if with_prompts and prefill[0] > 0 else None
-    return EngineFit(float(base), float(slope), prefill_token, batch, token_s, errors, checked, read_as, most, drafted)
+    readings = [
+        _Reading(read_as, running / engines, running / rate, prompts if with_prompts else None)
+        for with_prompts, (read_as, running) in product(models, ((MOMENT, moment), (BETWEEN, between)))
+    ]
+    checked = [held_out(one.token_s, used["rollout"], one.predicted) for one in readings]
+    best = closest(checked)
+    reading = readings[best]
+    (base, slope, *prefill), errors = fit_nonnegative(reading.columns, reading.token_s)
+    prefill_token = float(prefill[0]) if prefill and prefill[0] > 0 else None
+    return EngineFit(
+        float(base), float(slope), prefill_token, reading.batch, reading.token_s, errors, checked[best], reading.read_as, most,
+        drafted,
+    )  # fmt: skip
 
 
-def _columns(batch: FloatArray, token_s: FloatArray, prompts: FloatArray, with_prompts: bool) -> FloatArray:
-    columns = [np.ones(len(batch)), batch]
-    return np.stack([*columns, prompts * token_s] if with_prompts else columns, axis=1)
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """One way to read the lines: what the requests of a line are, and whether prompts count.
 
+    Attributes:
+        read_as: what the requests are, in words. batch: (N,) of them. token_s: (N,) seconds per token of one of them.
+        prompts: (N,) prompt tokens per second of an engine; None where they do not count.
+    """
 
-def _predicting(
-    batch: FloatArray, token_s: FloatArray, prompts: FloatArray, with_prompts: bool
-) -> Callable[[np.ndarray], FloatArray]:
-    columns = _columns(batch, token_s, prompts, with_prompts)
-    return lambda used: dot(columns, fit_nonnegative(columns[used], token_s[used])[0])
+    read_as: str
+    batch: FloatArray
+    token_s: FloatArray
+    prompts: FloatArray | None
+
+    @property
+    def columns(self) -> FloatArray:
+        """Return (N, 2 or 3) what the seconds per token are made of: a base, the batch, and prompts."""
+        columns = [np.ones(len(self.batch)), self.batch]
+        return np.stack(columns if self.prompts is None else [*columns, self.prompts * self.token_s], axis=1)
+
+    def predicted(self, used: np.ndarray) -> FloatArray:
+        """Return (N,) seconds per token by the fit to the (N,) used lines."""
+        return dot(self.columns, fit_nonnegative(self.columns[used], self.token_s[used])[0])
 
 
 def profile_of_engine(

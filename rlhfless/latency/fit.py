@@ -6,12 +6,13 @@ of iterations, so its residuals are relative to these iterations.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rlhfless.latency.batch_changes import TimedChange
+from rlhfless.latency.timing import TimedChange
 from solver.model.affine_fit import fit_iterations, fit_nonnegative
 from solver.model.iteration_table import IterationTable
 from solver.model.workload import FloatArray
@@ -59,9 +60,13 @@ def held_points(table: IterationTable, max_batch: int, kv_capacity_tokens: int) 
     return (table.batch[:, None] <= max_batch) & (table.batch[:, None] * table.context_tokens[None, :] <= kv_capacity_tokens)
 
 
-def fit_table(table: IterationTable, max_batch: int, kv_capacity_tokens: int) -> AffineFit:
-    """Return the affine fit of a decode iteration over the points of the table that an actor can reach."""
-    rows, cols = np.nonzero(held_points(table, max_batch, kv_capacity_tokens))
+def fit_table(table: IterationTable, max_batch: int, kv_capacity_tokens: int, max_context: float = math.inf) -> AffineFit:
+    """Return the affine fit of a decode iteration over the points of the table that an actor can reach.
+
+    Args:
+        max_context: tokens of a response up to which points count.
+    """
+    rows, cols = np.nonzero(held_points(table, max_batch, kv_capacity_tokens) & (table.context_tokens <= max_context))
     fitted = fit_iterations(table.batch[rows], table.context_tokens[cols], table.iteration_s[rows, cols])
     (base, per_response, per_kv_token), errors = fitted
     return AffineFit(float(base), float(per_response), float(per_kv_token), **residuals(errors), points=len(errors))

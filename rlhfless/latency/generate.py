@@ -1,39 +1,37 @@
 """Generates the shipped GPU profiles from measured operator times: ``python -m rlhfless.latency.generate [NAME ...]``.
 
-Inputs are the public configurations of models, the data sheets of GPUs, and the operator database of ``aiconfigurator-core``
-(Apache-2.0). The database has kernel and collective times measured on each GPU kind, and adds them up to an iteration of vLLM.
-Generating runs offline and needs the extra ``rlhfless[profiles]``; reading profiles does not.
-
-The database omits the host's work between iterations (scheduling, sampling, detokenising). Its own sample of end-to-end runs is
-Llama-3.1-8B on one H100 with TensorRT-LLM, 8 to 64 concurrent requests and 512 generated tokens. Against these, its decode
-times are 0.62 to 0.92 (median 0.83) of the times per token. Those include prefills between iterations.
+The operator times are those of ``rlhfless.latency.operators``: it runs offline and needs the extra ``rlhfless[profiles]``.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
-import importlib
-import importlib.metadata
-import io
-import json
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlhfless.errors import missing_extra
-from rlhfless.latency.batch_changes import TimedChange
-from rlhfless.latency.compose import KvLink, ProfiledActor, ProfiledTimes, ProfileOrigin, compose_profile
-from rlhfless.latency.profile import ProfileError, kv_capacity, load_profile, save_profile
+from rlhfless.latency.operators import (
+    BYTES_PER_NUMBER,
+    H100,
+    L40S,
+    LICENCE,
+    LLAMA_70B,
+    QWEN_3B,
+    QWEN_7B,
+    GpuKind,
+    ModelConfig,
+    all_reduce_ms,
+    compile_engine,
+)
+from rlhfless.latency.profile import compose_profile, kv_capacity, load_profile, save_profile
+from rlhfless.latency.shipped import ProfileError
+from rlhfless.latency.timing import TimedChange
 from solver.model.iteration_table import IterationTable
 from solver.model.plurals import counted
 
-SOURCE = "aiconfigurator-core"
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)
 FED_TOKENS = (320, 384, 512, 640, 768, 1024, 1280, 1536, 1792, 2048)  # of mixed iterations with a full batch
 CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)  # KV tokens per fed token
@@ -42,85 +40,10 @@ PREFILL_PROMPTS = (1, 2, 4, 8, 16, 32)
 PREFILL_TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 PREFILL_CALL_TOKENS = 8192
 MAX_BATCH = 256
-BYTES_PER_NUMBER = 2
 USABLE_FRACTION = 0.9
 RESERVE_BYTES = 4 << 30
 TRANSFER_BASE_S = 0.005
 
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The part of a model's public configuration that determines its speed and memory. ``family`` is ``qwen2`` or ``llama``."""
-
-    name: str
-    hidden: int
-    intermediate: int
-    layers: int
-    heads: int
-    kv_heads: int
-    vocabulary: int
-    tied_embeddings: bool
-    family: str = "qwen2"
-
-    @property
-    def head_dim(self) -> int:
-        """Return the width of one attention head."""
-        return self.hidden // self.heads
-
-    @property
-    def parameters(self) -> int:
-        """Return the number of weights: embeddings, attention (in Qwen2 with q, k, v biases), gated MLP, norms."""
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        biases = q + 2 * kv if self.family == "qwen2" else 0
-        attention = self.hidden * (2 * q + 2 * kv) + biases
-        layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
-        embeddings = self.vocabulary * self.hidden * (1 if self.tied_embeddings else 2)
-        return self.layers * layer + embeddings + self.hidden
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Return the bytes of KV cache per token in bf16: key and value of every layer and KV head."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * BYTES_PER_NUMBER
-
-    def huggingface(self) -> dict[str, Any]:
-        """Return the configuration in the form of a Hugging Face ``config.json``."""
-        return {
-            "architectures": [f"{self.family.capitalize()}ForCausalLM"],
-            "model_type": self.family,
-            "hidden_size": self.hidden,
-            "intermediate_size": self.intermediate,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "vocab_size": self.vocabulary,
-            "tie_word_embeddings": self.tied_embeddings,
-            "max_position_embeddings": 32768,
-            "rope_theta": 1000000.0,
-            "rms_norm_eps": 1e-6,
-            "hidden_act": "silu",
-            "torch_dtype": "bfloat16",
-            "use_sliding_window": False,
-        }
-
-
-@dataclass(frozen=True)
-class GpuKind:
-    """A GPU kind: memory as the driver reports it, and nominal bandwidths in one direction from the data sheet."""
-
-    kind: str
-    system: str
-    memory_bytes: int
-    pcie: str
-    pcie_bytes_per_s: float
-    link: str
-    link_bytes_per_s: float
-
-
-QWEN_3B = ModelConfig("Qwen2.5-3B", 2048, 11008, 36, 16, 2, 151936, True)
-QWEN_7B = ModelConfig("Qwen2.5-7B", 3584, 18944, 28, 28, 4, 152064, False)
-LLAMA_70B = ModelConfig("Llama-2-70B", 8192, 28672, 80, 64, 8, 32000, False, family="llama")
-L40S = GpuKind("l40s", "l40s", 46068 << 20, "PCIe gen4 x16", 32e9, "PCIe gen4 x16", 32e9)
-H100 = GpuKind("h100", "h100_sxm", 81559 << 20, "PCIe gen5 x16", 64e9, "NVLink 4", 450e9)
 
 TARGETS: dict[str, tuple[ModelConfig, GpuKind, int]] = {
     "l40s-qwen2.5-3b-tp2": (QWEN_3B, L40S, 2),
@@ -160,23 +83,28 @@ def generate_profile(name: str, date: str) -> dict[str, Any]:
         usable_fraction=USABLE_FRACTION,
         reserve_bytes_per_gpu=RESERVE_BYTES,
     )
-    times = ProfiledTimes(
-        IterationTable(np.array(BATCHES + FED_TOKENS), np.array(CONTEXTS), np.array(iteration_s)),
-        prefills,
+    return compose_profile(
+        name=name,
+        model=model.name,
+        kind=gpu.kind,
+        gpus_per_actor=gpus,
+        precision="bfloat16",
+        max_batch=MAX_BATCH,
+        capacity=capacity,
+        table=IterationTable(np.array(BATCHES + FED_TOKENS), np.array(CONTEXTS), np.array(iteration_s)),
+        changes=prefills,
+        token_budget=FED_TOKENS[-1],
         start_s=round(weight_bytes / gpus / gpu.pcie_bytes_per_s, 4),
         sync_s=round(weight_bytes / gpus / gpu.link_bytes_per_s, 4),
-        token_budget=FED_TOKENS[-1],
-    )
-    origin = ProfileOrigin(
-        f"modelled from operator times measured on {gpu.system} ({database}), tensor parallel over {counted(gpus, 'GPU')}",
-        f"python -m rlhfless.latency.generate {name}",
-        date,
-        f"Apache-2.0 (computed with {SOURCE}, Copyright NVIDIA Corporation and affiliates, Apache-2.0)",
-        _assumptions(gpu, model, gpus, _all_reduce_share(engine)),
-    )
-    link = KvLink(f"{gpu.link}, one link per actor", gpu.link_bytes_per_s, TRANSFER_BASE_S)
-    return compose_profile(
-        name, model.name, ProfiledActor(gpu.kind, gpus, "bfloat16", MAX_BATCH, capacity), times, link, origin
+        link=f"{gpu.link}, one link per actor",
+        link_bytes_per_s=gpu.link_bytes_per_s,
+        transfer_base_s=TRANSFER_BASE_S,
+        origin=f"modelled from operator times measured on {gpu.system} ({database}), tensor parallel over "
+        f"{counted(gpus, 'GPU')}",
+        command=f"python -m rlhfless.latency.generate {name}",
+        date=date,
+        licence=LICENCE,
+        assumptions=_assumptions(gpu, model, gpus, _all_reduce_share(engine)),
     )
 
 
@@ -193,8 +121,7 @@ def _mixed_iteration_s(engine: Any, fed_tokens: int, context: float) -> float:
 def _all_reduce_share(engine: Any) -> float:
     """Return the share of all-reduce operators in a decode iteration of ``MAX_BATCH`` responses of 512 tokens."""
     operators = engine.run_static_per_op(batch_size=MAX_BATCH, isl=512, osl=2)[1]
-    times = {name: milliseconds for name, milliseconds, *_ in operators}
-    return float(sum(value for name, value in times.items() if "_ar" in name) / sum(times.values()))
+    return all_reduce_ms(operators) / float(sum(milliseconds for _, milliseconds, *_ in operators))
 
 
 def _assumptions(gpu: GpuKind, model: ModelConfig, gpus: int, all_reduce_share: float) -> dict[str, str]:
@@ -221,20 +148,6 @@ def _assumptions(gpu: GpuKind, model: ModelConfig, gpus: int, all_reduce_share: 
         "kv_capacity.usable_fraction": "assumed: the share of GPU memory that an inference engine takes by default",
         "kv_capacity.reserve_bytes_per_gpu": "assumed: activations, CUDA graphs and communication buffers",
     }
-
-
-def compile_engine(model: ModelConfig, gpu: GpuKind, gpus: int) -> tuple[Any, str]:
-    """Return the database's engine for a model on ``gpus`` GPUs, and the name and version of the database."""
-    try:
-        engines = importlib.import_module("aiconfigurator_core.sdk.engine")
-        versions = importlib.import_module("aiconfigurator_core.sdk.perf_database")
-    except ImportError:
-        raise missing_extra("generating profiles", SOURCE, "profiles") from None
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        Path(folder, "config.json").write_text(json.dumps(model.huggingface()), encoding="utf-8")
-        engine = engines.EngineHandle.compile(folder, gpu.system, "vllm", tp_size=gpus)
-    version = versions.resolve_query_version(gpu.system, "vllm", "current")
-    return engine, f"{SOURCE} {importlib.metadata.version(SOURCE)}, vLLM {version}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,37 +1,38 @@
 """Generates the shipped tables of model calls from measured operator times: ``python -m rlhfless.latency.generate_calls``.
 
-Inputs are those of ``rlhfless.latency.generate``: public configurations of models, data sheets of GPUs, and the operator
-database of ``aiconfigurator-core`` (Apache-2.0). A model on 1, 2, 4 or 8 GPUs has a table of seconds: of prefills, of the
-all-reduces in them, and of decode iterations. ``rlhfless.latency.call_tables`` reads them. It runs offline and needs the extra
-``rlhfless[profiles]``.
+The operator times are those of ``rlhfless.latency.operators``. A model on 1, 2, 4 or 8 GPUs has a table of seconds: of
+prefills, of the all-reduces in them, and of decode iterations. ``rlhfless.latency.call_tables`` reads them. It runs offline and
+needs the extra ``rlhfless[profiles]``.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import json
-import os
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import MissingExtra
-from rlhfless.latency.call_tables import SCHEMA, SCHEMA_VERSION
-from rlhfless.latency.generate import (
+from rlhfless.latency.call_tables import SCHEMA, SCHEMA_VERSION, SHAPE
+from rlhfless.latency.operators import (
+    A100,
     H100,
     L40S,
+    LICENCE,
+    LLAMA_7B,
+    LLAMA_13B,
+    LLAMA_34B,
     LLAMA_70B,
     QWEN_3B,
     QWEN_7B,
-    SOURCE,
+    QWEN_32B,
     GpuKind,
     ModelConfig,
+    all_reduce_ms,
     compile_engine,
-)  # fmt: skip
-from rlhfless.latency.profile import ProfileError
+)
+from rlhfless.latency.shipped import ProfileError, write_object
 
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)
 SEQUENCE_TOKENS = (128, 512, 2048, 8192, 16384)
@@ -40,11 +41,7 @@ CONTEXTS = (128, 1024, 8192, 32768)
 PARTS = (1, 2, 4, 8)
 DIGITS = 5  # of a time: an interpolated one is less exact
 
-LLAMA_7B = ModelConfig("Llama-2-7B", 4096, 11008, 32, 32, 32, 32000, False, family="llama")
-LLAMA_13B = ModelConfig("Llama-2-13B", 5120, 13824, 40, 40, 40, 32000, False, family="llama")
-LLAMA_34B = ModelConfig("CodeLlama-34B", 8192, 22016, 48, 64, 8, 32000, False, family="llama")
-QWEN_32B = ModelConfig("Qwen2.5-32B", 5120, 27648, 64, 40, 8, 152064, False)
-A100 = GpuKind("a100", "a100_sxm", 81920 << 20, "PCIe gen4 x16", 32e9, "NVLink 3", 300e9)
+NETWORK_BYTES_PER_S = 20e9  # of a GPU to other nodes, as ReaL (arXiv:2406.14088) assumes
 
 MODELS: dict[str, ModelConfig] = {
     "llama2-7b": LLAMA_7B,
@@ -56,23 +53,7 @@ MODELS: dict[str, ModelConfig] = {
     "qwen2.5-32b": QWEN_32B,
 }
 
-
-@dataclass(frozen=True)
-class CallKind:
-    """A GPU kind with what training and transfers need: nominal memory bandwidth, and links between GPUs and nodes."""
-
-    gpu: GpuKind
-    memory_bytes_per_s: float
-    node_bytes_per_s: float
-    network_bytes_per_s: float
-
-
-NETWORK = 20e9
-CALL_KINDS: dict[str, CallKind] = {
-    "a100": CallKind(A100, 2039e9, 170e9, NETWORK),
-    "h100": CallKind(H100, 3350e9, 170e9, NETWORK),
-    "l40s": CallKind(L40S, 864e9, 32e9, NETWORK),
-}
+CALL_KINDS: dict[str, GpuKind] = {gpu.kind: gpu for gpu in (A100, H100, L40S)}
 
 
 def generate_call_tables(kind: str, date: str) -> dict[str, Any]:
@@ -83,31 +64,31 @@ def generate_call_tables(kind: str, date: str) -> dict[str, Any]:
     """
     if kind not in CALL_KINDS:
         raise ProfileError(f"GPU kind {kind!r} is unknown; choose from {', '.join(sorted(CALL_KINDS))}")
-    chosen = CALL_KINDS[kind]
+    gpu = CALL_KINDS[kind]
     models, databases = {}, set()
     for name, model in MODELS.items():
         tables = {}
         for tp in PARTS:
             if model.heads % tp:
                 continue
-            engine, database = compile_engine(model, chosen.gpu, tp)
+            engine, database = compile_engine(model, gpu, tp)
             databases.add(database)
             tables[str(tp)] = _table(engine, tp)
-        models[name] = _shape(model) | {"tables": tables}
+        models[name] = {"name": model.name, **{size: getattr(model, size) for size in SHAPE}, "tables": tables}
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "kind": kind,
         "precision": "bfloat16",
-        "origin": f"modelled from operator times measured on {chosen.gpu.system} ({', '.join(sorted(databases))})",
+        "origin": f"modelled from operator times measured on {gpu.system} ({', '.join(sorted(databases))})",
         "command": f"python -m rlhfless.latency.generate_calls {kind}",
         "date": date,
-        "licence": f"Apache-2.0 (computed with {SOURCE}, Copyright NVIDIA Corporation and affiliates, Apache-2.0)",
-        "assumptions": _assumptions(chosen),
-        "memory_bytes_per_gpu": chosen.gpu.memory_bytes,
-        "memory_bytes_per_s": chosen.memory_bytes_per_s,
-        "node_bytes_per_s": chosen.node_bytes_per_s,
-        "network_bytes_per_s": chosen.network_bytes_per_s,
+        "licence": LICENCE,
+        "assumptions": _assumptions(gpu),
+        "memory_bytes_per_gpu": gpu.memory_bytes,
+        "memory_bytes_per_s": gpu.memory_bytes_per_s,
+        "node_bytes_per_s": gpu.node_bytes_per_s,
+        "network_bytes_per_s": NETWORK_BYTES_PER_S,
         "prefill": {"sequences": SEQUENCES, "tokens": SEQUENCE_TOKENS},
         "decode": {"batch": BATCHES, "context_tokens": CONTEXTS},
         "models": models,
@@ -122,34 +103,18 @@ def _table(engine: Any, tp: int) -> dict[str, Any]:
         "decode_s": [[_rounded(engine.predict_decode_latency(b, c, 2)) for c in CONTEXTS] for b in BATCHES],
     }
     if tp > 1:
-        table["all_reduce_s"] = [[_rounded(_all_reduce_ms(engine, b, s)) for s in SEQUENCE_TOKENS] for b in SEQUENCES]
+        table["all_reduce_s"] = [
+            [_rounded(all_reduce_ms(engine.run_static_per_op(batch_size=b, isl=s, osl=2)[0])) for s in SEQUENCE_TOKENS]
+            for b in SEQUENCES
+        ]
     return table
-
-
-def _all_reduce_ms(engine: Any, sequences: int, tokens: int) -> float:
-    """Return the milliseconds of all-reduce operators in a prefill."""
-    operators = engine.run_static_per_op(batch_size=sequences, isl=tokens, osl=2)[0]
-    return float(sum(milliseconds for name, milliseconds, *_ in operators if "_ar" in name))
 
 
 def _rounded(milliseconds: float) -> float:
     return float(f"{milliseconds / 1e3:.{DIGITS - 1}e}")
 
 
-def _shape(model: ModelConfig) -> dict[str, Any]:
-    """Return what memory and transfers of a model depend on."""
-    return {
-        "name": model.name,
-        "parameters": model.parameters,
-        "layers": model.layers,
-        "hidden": model.hidden,
-        "kv_heads": model.kv_heads,
-        "head_dim": model.head_dim,
-        "vocabulary": model.vocabulary,
-    }
-
-
-def _assumptions(kind: CallKind) -> dict[str, str]:
+def _assumptions(gpu: GpuKind) -> dict[str, str]:
     """Return the numbers that are assumed rather than measured, each with the reason."""
     last, longest = SEQUENCES[-1], SEQUENCE_TOKENS[-1]
     return {
@@ -158,26 +123,19 @@ def _assumptions(kind: CallKind) -> dict[str, str]:
         "decode_s": f"sum of measured operators; with more than {BATCHES[-1]} responses or {CONTEXTS[-1]} KV tokens each the "
         "time is proportional, which is an upper estimate; the host's work between iterations is not in it",
         "backward": "assumed: twice the forward pass, all-reduce included",
-        "optimizer": f"assumed: reads and writes its state once at {kind.memory_bytes_per_s / 1e9:.0f} GB/s, the nominal "
+        "optimizer": f"assumed: reads and writes its state once at {gpu.memory_bytes_per_s / 1e9:.0f} GB/s, the nominal "
         "memory bandwidth",
-        "node_bytes_per_s": f"assumed: {kind.node_bytes_per_s / 1e9:.0f} GB/s between GPUs of a node, "
-        + ("as ReaL (arXiv:2406.14088) assumes" if kind.node_bytes_per_s == 170e9 else f"nominal of {kind.gpu.link}"),
-        "network_bytes_per_s": f"assumed: {kind.network_bytes_per_s / 1e9:.0f} GB/s between nodes per GPU, as ReaL assumes",
+        "node_bytes_per_s": f"assumed: {gpu.node_bytes_per_s / 1e9:.0f} GB/s between GPUs of a node, "
+        + ("as ReaL (arXiv:2406.14088) assumes" if gpu.node_bytes_per_s == 170e9 else f"nominal of {gpu.link}"),
+        "network_bytes_per_s": f"assumed: {NETWORK_BYTES_PER_S / 1e9:.0f} GB/s between nodes per GPU, as ReaL assumes",
         "pipeline": "assumed: equal split of layers, embeddings and logits over stages; stages are modelled, not measured",
         "memory_bytes_per_gpu": "as the driver reports it; what CUDA, NCCL and the engine reserve is not subtracted",
     }
 
 
-def save_call_tables(path: str | os.PathLike[str], tables: dict[str, Any]) -> Path:
+def save_call_tables(path: Path, tables: dict[str, Any]) -> Path:
     """Write the tables atomically, one table row per line."""
-    path = Path(path)
-    text = json.dumps(tables, indent=1, ensure_ascii=False)
-    text = re.sub(r"\[[^\[\]{}\"]*\]", lambda match: re.sub(r"\s+", "", match.group()), text) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
-    return path
+    return write_object(path, tables, indent=1, comma=",")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,11 +1,9 @@
 """Measures a latency profile of a transformers causal LM on this machine; run it while nothing else runs.
 
 The caller passes two callables to time: ``decode_iteration(batch, context)``, and one that runs a trial of joining and ending
-responses (``rlhfless.latency.batch_changes``). They are those of the engine that will run
-(``rlhfless.engine.torch.benchmark``). The whole grid is measured in rounds, each in its own order, and the median over the
-rounds is kept. So a slow phase of the machine affects all points alike. A point at which a bigger batch or a longer context was
-faster stays as measured. The clock is that of ``rlhfless.latency.stopwatch``. Batches too large for the device are left out,
-and the profile says so. Torch and transformers are imported inside functions only.
+responses. They are those of the engine that will run (``rlhfless.engine.torch.benchmark``). How they are timed stands in
+``rlhfless.latency.timing``. A point at which a bigger batch or a longer context was faster stays as measured. Batches too large
+for the device are left out, and the profile says so. Torch and transformers are imported inside functions only.
 """
 
 from __future__ import annotations
@@ -22,10 +20,9 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import InputError, missing_extra
-from rlhfless.latency.batch_changes import BatchChangeTrial, RunTrial, measure_changes
-from rlhfless.latency.compose import KvLink, ProfiledActor, ProfiledTimes, ProfileOrigin, compose_profile
-from rlhfless.latency.profile import ProfileError, kv_capacity
-from rlhfless.latency.stopwatch import stopwatch
+from rlhfless.latency.profile import compose_profile, kv_capacity
+from rlhfless.latency.shipped import ProfileError
+from rlhfless.latency.timing import BatchChangeTrial, RunTrial, measure_changes, median_seconds, stopwatch
 from rlhfless.system.hub_names import may_be_on_hub
 from rlhfless.system.model_folders import NO_CODE, code_refused, from_folder, local_folder
 from solver.model.iteration_table import IterationTable
@@ -42,13 +39,11 @@ TINY_CONFIG = {  # the model of rlhfless.training.models.tiny_model
     "tie_word_embeddings": True,
     "use_sliding_window": False,
 }
-WARM_UP_CALLS = 3
-TIMED_CALLS = 5  # of a visit: the first ones after another size are still slower
 BUILDS = 3  # replicas made to time a start; of a large model each takes long
 KV_MEMORY_BYTES = 1 << 30  # on the CPU, beside the weights
 
-Timed = Callable[[int, int], None]
-Timers = Callable[[Any, int], tuple[Timed, RunTrial]]
+DecodeIteration = Callable[[int, int], None]
+Timers = Callable[[Any, int], tuple[DecodeIteration, RunTrial]]
 
 
 class CausalLM:
@@ -136,7 +131,7 @@ class CausalLM:
 
     def median_s(self, timed: Callable[[], None], rounds: int) -> float:
         """Return the median seconds of a call on its device."""
-        return float(median_seconds(lambda *_: timed(), [(0, 0)], rounds, self.device.type)[0])
+        return float(median_seconds(timed, [()], rounds, self.device.type)[0])
 
     def build_s(self) -> float:
         """Return the median seconds of ``BUILDS`` builds. No warm-up is needed, because the first replica was one."""
@@ -260,26 +255,31 @@ def measure_profile(
     start_s = lm.build_s() + sync_s
     torch, transformers = _require("torch"), _require("transformers")
     device_name = f"{platform.machine()} CPU, one thread," if device == "cpu" else lm.kind
-    origin = ProfileOrigin(
-        f"measured on {device_name} with torch {torch.__version__}, transformers {transformers.__version__}: "
+    return compose_profile(
+        name=name,
+        model=lm.name,
+        kind=lm.kind,
+        gpus_per_actor=1,
+        precision=lm.precision,
+        max_batch=slots,
+        capacity=capacity,
+        table=table,
+        changes=changes,
+        start_s=round(start_s, 6),
+        sync_s=round(sync_s, 6),
+        link="a copy in the device's memory",
+        link_bytes_per_s=round(1 / lm.copy_s_per_byte(rounds)),
+        origin=f"measured on {device_name} with torch {torch.__version__}, transformers {transformers.__version__}: "
         f"median of {rounds} rounds, sampling and bookkeeping included{too_long}{left_out}",
-        command,
-        datetime.date.today().isoformat(),
-        "Apache-2.0 (measured by this project)",
-        {
+        command=command,
+        date=datetime.date.today().isoformat(),
+        licence="Apache-2.0 (measured by this project)",
+        assumptions={
             "transfer_base_s": "assumed: 0, emulated actors share one memory",
             "prefill": "separate: the torch engine computes prompts in calls of their own, not beside decoding",
             "kv_capacity.memory_bytes_per_gpu": whose_memory,
             "max_batch": "the largest measured batch" if max_batch is None else "assumed: given to the measurement",
         },
-    )
-    return compose_profile(
-        name,
-        lm.name,
-        ProfiledActor(lm.kind, 1, lm.precision, slots, capacity),
-        ProfiledTimes(table, changes, round(start_s, 6), round(sync_s, 6)),
-        KvLink("a copy in the device's memory", round(1 / lm.copy_s_per_byte(rounds))),
-        origin,
     )
 
 
@@ -309,7 +309,7 @@ def _held_contexts(contexts: Sequence[int], lm: CausalLM) -> tuple[Sequence[int]
     return held, f"; contexts of {left_out} are longer than the model's and are left out"
 
 
-def _held_batches(decode: Timed, batches: Sequence[int], context: int, device_name: str) -> tuple[Sequence[int], str]:
+def _held_batches(decode: DecodeIteration, batches: Sequence[int], context: int, device_name: str) -> tuple[Sequence[int], str]:
     """Return the batches that fit the device at the longest context, and in words which were left out.
 
     Raises:
@@ -332,22 +332,6 @@ def _held_batches(decode: Timed, batches: Sequence[int], context: int, device_na
         )
     left_out = ", ".join(map(str, batches[fitting:]))
     return batches[:fitting], f"; batches of {left_out} do not fit and are left out" if left_out else ""
-
-
-def median_seconds(timed: Timed, sizes: list[tuple[int, int]], rounds: int, device: str) -> np.ndarray:
-    """Return (sizes,) median seconds of ``timed``; each size starts with calls that are not counted."""
-    now_s = stopwatch(device)
-    seconds = np.zeros((rounds, len(sizes), TIMED_CALLS))
-    for one_round in range(rounds):
-        for i in np.random.default_rng(one_round).permutation(len(sizes)):
-            size = sizes[i]
-            for _ in range(WARM_UP_CALLS):
-                timed(*size)
-            for call in range(TIMED_CALLS):
-                start = now_s()
-                timed(*size)
-                seconds[one_round, i, call] = now_s() - start
-    return np.asarray(np.median(seconds, axis=(0, 2)))
 
 
 def _require(package: str) -> Any:

@@ -15,48 +15,39 @@ date, licence`` and ``assumptions``, which names every number that is assumed ra
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlhfless.errors import UserError, other_version
-from rlhfless.latency.fit import AffineFit, fit_prompt_tokens, residuals
-from rlhfless.system.installation import data_folders
+from rlhfless.latency.fit import AffineFit, fit_changes, fit_prompt_tokens, fit_table, residuals
+from rlhfless.latency.shipped import ProfileError, check_schema, read_object, shipped_files, write_object
+from rlhfless.latency.timing import TimedChange
 from solver.model.errors import PlanningError, as_given
 from solver.model.iteration_table import IterationTable
 from solver.model.latency import PREFILLS, LatencyModel
 
+FOLDER = "profiles"
 SCHEMA = "rlhfless-latency-profile"
 DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
 """Stands in for a run's model and GPUs if no profile is stated."""
 ONE_GPU_PROFILE = "h100-qwen2.5-3b-tp1"
 """The same where the GPUs are no multiple of the default profile's 2 per replica."""
 SCHEMA_VERSION = 1
+TABLE = ("batch", "context_tokens", "step_s")
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 KV_CAPACITY_FORMULA = (
     "gpus * (usable_fraction * memory_bytes_per_gpu - weight_bytes / gpus - reserve_bytes_per_gpu) / kv_bytes_per_token"
 )
 
 
-class ProfileError(UserError, ValueError):
-    """A latency profile does not exist or cannot be used; the message names the file and the field, and says what is needed."""
-
-
-def _shipped() -> dict[str, Path]:
-    """Return the file of every shipped profile by name; the source checkout goes first."""
-    files = [file for folder in reversed(data_folders()) for file in sorted((folder / "profiles").glob("*.json"))]
-    return {file.stem: file for file in files}
-
-
 def list_profiles() -> list[str]:
     """Return the names of the shipped profiles, sorted."""
-    return sorted(_shipped())
+    return sorted(shipped_files(FOLDER))
 
 
 def profiles_of_the_same_model(name_or_path: str | os.PathLike[str]) -> list[str]:
@@ -117,7 +108,7 @@ def other_sizes(name_or_path: str | os.PathLike[str]) -> list[LatencyModel]:
         ['h100-qwen2.5-3b-tp2']
     """
     own = load_profile(name_or_path)
-    if own.name not in _shipped() or str(name_or_path) != own.name:
+    if own.name not in shipped_files(FOLDER) or str(name_or_path) != own.name:
         return []
     others = [load_profile(name) for name in profiles_of_the_same_model(own.name)]
     sizes = {model.gpus_per_actor: model for model in others if model.kind == own.kind}
@@ -134,13 +125,13 @@ def load_profile(name_or_path: str | os.PathLike[str], *, prefill: str | None = 
         ProfileError: no such profile, an invalid file, or a profile that does not know that prefill; one sentence.
     """
     path = _locate(name_or_path)
-    return _model_of(_read(path), path, prefill)
+    return _model_of(read_object(path, "a profile"), path, prefill)
 
 
 def read_profile(name_or_path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return a profile as a checked dict with all fields: origin, command, licence, assumptions, prefill samples and times."""
     path = _locate(name_or_path)
-    profile = _read(path)
+    profile = read_object(path, "a profile")
     _model_of(profile, path)
     return profile
 
@@ -149,14 +140,90 @@ def save_profile(path: str | os.PathLike[str], profile: Mapping[str, Any]) -> Pa
     """Check a profile (of ``compose_profile``) and write it atomically, one table row per line."""
     path = Path(path)
     _model_of(profile, path)
-    text = json.dumps(profile, indent=2, ensure_ascii=False)
-    text = re.sub(r"\[[^\[\]{}\"]*\]", lambda match: re.sub(r"\s+", " ", match.group()).replace("[ ", "["), text)
-    text = text.replace(" ]", "]") + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
-    return path
+    return write_object(path, profile, indent=2, comma=", ")
+
+
+def table_of(profile: Mapping[str, Any]) -> IterationTable:
+    """Return the seconds of iterations of a checked profile by batch and context."""
+    return IterationTable(*(np.array(profile["table"][name], dtype=float) for name in TABLE))
+
+
+def compose_profile(
+    *,
+    name: str,
+    model: str,
+    kind: str,
+    gpus_per_actor: int,
+    precision: str,
+    max_batch: int,
+    capacity: Mapping[str, Any],
+    table: IterationTable,
+    changes: Sequence[TimedChange],
+    start_s: float,
+    sync_s: float,
+    link: str,
+    link_bytes_per_s: float,
+    transfer_base_s: float = 0.0,
+    token_budget: int | None = None,
+    origin: str,
+    command: str,
+    date: str,
+    licence: str,
+    assumptions: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return a profile of measured numbers with their fits and the transfer time per KV token, ready for ``save_profile``.
+
+    Arguments without a description here are a profile's fields of the same name; see above.
+
+    Args:
+        capacity: the KV memory of an actor, as ``kv_capacity`` returns it.
+        table: of iterations. changes: of responses that join (prefill) and end.
+        link: that KV caches are sent over, in words; link_bytes_per_s: its bandwidth.
+        transfer_base_s: that every transfer takes at least.
+        token_budget: the most tokens that an iteration feeds if the table has mixed iterations, beyond ``max_batch``.
+        date: ISO. assumptions: every number that is assumed rather than measured, with the reason.
+    """
+    per_token_bytes, kv_tokens = capacity["kv_bytes_per_token"], capacity["tokens"]
+    table = IterationTable(table.batch, table.context_tokens, np.round(table.iteration_s, 9))
+    samples = [TimedChange(*map(int, row[:3]), *(round(float(seconds), 9) for seconds in row[3:])) for row in changes]
+    fit, prefill = fit_table(table, max_batch, kv_tokens), fit_changes(samples)
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "name": name,
+        "model": model,
+        "kind": kind,
+        "gpus_per_actor": gpus_per_actor,
+        "precision": precision,
+        "origin": origin,
+        "command": command,
+        "date": date,
+        "licence": licence,
+        "assumptions": dict(assumptions),
+        "fit": {**asdict(fit), "over": "the table's points with batch <= max_batch and KV tokens <= kv_capacity_tokens"},
+        "prefill": {
+            "base_s": prefill.base_s,
+            "per_token_s": prefill.per_token_s,
+            "per_join_s": prefill.per_join_s,
+            "per_end_s": prefill.per_end_s,
+            **residuals(prefill.errors),
+            **mixed_prefill(table, fit, max_batch, token_budget, kv_tokens),
+            "samples": dict(zip(TimedChange._fields, map(list, zip(*samples, strict=True)), strict=True)),
+        },
+        "start_s": float(start_s),
+        "sync_s": float(sync_s),
+        "transfer_base_s": float(transfer_base_s),
+        "transfer_per_kv_token_s": float(per_token_bytes / link_bytes_per_s),
+        "link": {"what": link, "bytes_per_s": float(link_bytes_per_s), "kv_bytes_per_token": per_token_bytes},
+        "max_batch": int(max_batch),
+        "kv_capacity_tokens": kv_tokens,
+        "kv_capacity": dict(capacity),
+        "table": {
+            "batch": [int(value) for value in table.batch],
+            "context_tokens": [int(value) for value in table.context_tokens],
+            "step_s": table.iteration_s.tolist(),
+        },
+    }
 
 
 def kv_capacity(
@@ -199,7 +266,7 @@ def _locate(name_or_path: str | os.PathLike[str]) -> Path:
             f"profile is {as_given(name_or_path)}; the name of a latency profile or the path of its file is needed"
         )
     text = os.fspath(name_or_path)
-    shipped = _shipped()
+    shipped = shipped_files(FOLDER)
     if text in shipped:
         return shipped[text]
     names = ", ".join(sorted(shipped)) or "none"
@@ -209,18 +276,6 @@ def _locate(name_or_path: str | os.PathLike[str]) -> Path:
             return path
         raise ProfileError(f"{text}: there is no such profile file; give an existing .json file or one of these names: {names}")
     raise ProfileError(f"latency profile {text!r} is unknown; choose from {names}")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        profile = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ProfileError(f"{path}: line {error.lineno} is not JSON ({error.msg}); a profile is one JSON object") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{path}: cannot be read ({error}); a profile is a JSON text file") from None
-    if not isinstance(profile, dict):
-        raise ProfileError(f"{path}: holds a {type(profile).__name__}; a profile is one JSON object")
-    return profile
 
 
 def _field(profile: Mapping[str, Any], path: Path, name: str) -> Any:
@@ -245,11 +300,6 @@ def _seconds(profile: Mapping[str, Any], path: Path, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value) or value < 0:
         raise ProfileError(f"{path}: the field {name} is {value!r}; a number of 0 or more is needed")
     return float(value)
-
-
-def _once(profile: Mapping[str, Any]) -> list[str]:
-    """Return the names of a response's one-time costs; older profiles have none of them."""
-    return [f"prefill.{name}" for name in ("per_join_s", "per_end_s") if name in profile["prefill"]]
 
 
 def _count(profile: Mapping[str, Any], path: Path, name: str) -> int:
@@ -282,8 +332,10 @@ def _prefill(profile: Mapping[str, Any], path: Path, wanted: str | None) -> dict
             f"{path}: has no field prefill.mixed, so its prefill is separate; a profile with mixed steps is needed"
         )
     if wanted == "separate" or not known:
-        times = ("prefill.base_s", "prefill.per_token_s")
-        return dict(zip(("prefill_base_s", "prefill_per_token_s"), (_seconds(profile, path, t) for t in times), strict=True))
+        return {
+            "prefill_base_s": _seconds(profile, path, "prefill.base_s"),
+            "prefill_per_token_s": _seconds(profile, path, "prefill.per_token_s"),
+        }
     return {
         "prefill": "mixed",
         "token_budget": _count(profile, path, "prefill.mixed.token_budget"),
@@ -293,19 +345,17 @@ def _prefill(profile: Mapping[str, Any], path: Path, wanted: str | None) -> dict
 
 def _model_of(profile: Mapping[str, Any], path: Path, prefill: str | None = None) -> LatencyModel:
     """Return the latency model that a profile describes; every field is checked."""
-    if _text(profile, path, "schema") != SCHEMA:
-        raise ProfileError(f"{path}: the field schema is {profile['schema']!r}; {SCHEMA!r} is needed")
-    if _count(profile, path, "schema_version") != SCHEMA_VERSION:
-        found = other_version("a latency profile", profile["schema_version"], SCHEMA_VERSION)
-        raise ProfileError(f"{path}: {found} (field schema_version)")
+    _text(profile, path, "schema")
+    check_schema(profile, path, SCHEMA, SCHEMA_VERSION, "a latency profile")
     for name in ("model", "precision", "origin", "command", "date", "licence"):
         _text(profile, path, name)
     if not isinstance(_field(profile, path, "assumptions"), Mapping):
         raise ProfileError(f"{path}: the field assumptions must map the name of each assumed number to its reason")
     try:
-        table = IterationTable(*(_numbers(profile, path, f"table.{name}") for name in ("batch", "context_tokens", "step_s")))
+        table = IterationTable(*(_numbers(profile, path, f"table.{name}") for name in TABLE))
     except PlanningError as error:
         raise ProfileError(f"{path}: the field table is wrong: {error}") from None
+    once = [f"prefill.{name}" for name in ("per_join_s", "per_end_s") if name in profile["prefill"]]  # older profiles: none
     try:
         return LatencyModel(
             name=_text(profile, path, "name"),
@@ -318,7 +368,7 @@ def _model_of(profile: Mapping[str, Any], path: Path, prefill: str | None = None
             fit_max_error=_seconds(profile, path, "fit.max_relative_error"),
             table=table,
             **_prefill(profile, path, prefill),
-            join_s=sum(_seconds(profile, path, name) for name in _once(profile)),
+            join_s=sum(_seconds(profile, path, name) for name in once),
             start_s=_seconds(profile, path, "start_s"),
             sync_s=_seconds(profile, path, "sync_s"),
             transfer_base_s=_seconds(profile, path, "transfer_base_s"),

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from rlhfless.latency import load_profile, usd_per_gpu_hour
-from rlhfless.latency.generate import LLAMA_70B, QWEN_3B, QWEN_7B
+from rlhfless.latency.operators import LLAMA_70B, QWEN_3B, QWEN_7B
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 from solver.model.objective import NonGenerationPhases

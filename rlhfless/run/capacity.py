@@ -14,7 +14,7 @@ from typing import Any
 from rlhfless.analysis.assumptions import PRICE
 from rlhfless.errors import InputError
 from rlhfless.latency import load_profile, profiles_of_the_same_model, usd_per_gpu_hour
-from rlhfless.latency.counts import gpu_numbers, listed
+from rlhfless.latency.counts import gpu_numbers, several
 from rlhfless.report.not_stated import LIST_PRICES, NO_PRICE
 from rlhfless.run.hardware import Hardware
 from rlhfless.run.sweeps import RunToVary, Variant, variants
@@ -46,7 +46,7 @@ def search_capacity(
     """
     counts = gpu_numbers("gpus", gpus)
     sizes = None if gpus_per_actor is None else gpu_numbers("gpus_per_actor", gpus_per_actor)
-    kinds = None if gpu_kinds is None else listed("gpu_kinds", gpu_kinds, "kinds of GPUs, such as ['h100']")
+    kinds = None if gpu_kinds is None else several("gpu_kinds", gpu_kinds, "kinds of GPUs, such as ['h100']")
     models = {name: load_profile(name) for name in (run.profile, *profiles_of_the_same_model(run.profile))}
     chosen = [
         name for name, model in models.items()

@@ -26,7 +26,7 @@ from rlhfless.analysis.split import (
 from rlhfless.analysis.what_ifs.outcome import RunToChange
 from rlhfless.diagnosis.next_gpu import NextGpu
 from rlhfless.errors import InputError
-from rlhfless.latency.counts import listed, once
+from rlhfless.latency.counts import once, several
 from solver.model.errors import as_given, is_number, is_whole
 from solver.model.html_tables import rows_table
 from solver.model.latency import LatencyModel
@@ -194,8 +194,8 @@ def _of_sizes(models: Sequence[LatencyModel], sizes: object) -> Sequence[Latency
         return models
     known = {model.gpus_per_actor: model for model in models}
     needed = f"sizes that have a latency profile of the model ({', '.join(map(str, sorted(known)))} GPUs per actor)"
-    several: list[Any] = [sizes] if is_number(sizes) else listed("actor_sizes", sizes, needed)
-    for size in several:
+    given: list[Any] = [sizes] if is_number(sizes) else several("actor_sizes", sizes, needed)
+    for size in given:
         if not is_whole(size, 1) or int(size) not in known:
             raise InputError(f"actor_sizes has {as_given(size)}; {needed} are needed")
-    return [known[size] for size in once("actor_sizes", [int(size) for size in several])]
+    return [known[size] for size in once("actor_sizes", [int(size) for size in given])]

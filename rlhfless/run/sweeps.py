@@ -14,7 +14,7 @@ from rlhfless.analysis.what_ifs.compare import Way, knobs_of, parameters_of, row
 from rlhfless.analysis.what_ifs.named import NamedWays, checked_name
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, load_profile, profiles_of_the_same_model
-from rlhfless.latency.counts import gpu_numbers, listed, once
+from rlhfless.latency.counts import gpu_numbers, once, several
 from rlhfless.latency.gpus import NODE_GPUS
 from rlhfless.report.progress import step_progress
 from rlhfless.run.hardware import Hardware
@@ -332,14 +332,14 @@ def _sizes(name: str, values: Sequence[int] | None) -> list[int] | None:
 def _weights(values: Sequence[float] | None) -> Sequence[float | None]:
     if values is None:
         return [None]
-    given = listed("time_weight", values, "numbers from 0 to 1, such as [0.3, 0.7]")
+    given = several("time_weight", values, "numbers from 0 to 1, such as [0.3, 0.7]")
     return once("time_weight", [Objective(value).time_weight for value in given])
 
 
 def _policies(values: Sequence[Policy] | None) -> Sequence[Policy]:
     if values is None:
         return ["solver"]
-    given = listed("policies", values, "policies, such as ['static', 'solver']")
+    given = several("policies", values, "policies, such as ['static', 'solver']")
     once("policies", [as_policy(value).name for value in given])
     return given
 

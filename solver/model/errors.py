@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection
 from numbers import Real
 from typing import Any
 
@@ -49,9 +49,14 @@ def check_flags(**flags: Any) -> None:
             raise PlanningError(f"{name} is {as_given(value)}; True or False is needed")
 
 
+def is_list(value: Any) -> bool:
+    """Return whether ``value`` is a collection, such as a list or an array; text is none, although it has letters."""
+    return isinstance(value, Collection) and not isinstance(value, str | bytes) and getattr(value, "ndim", 1) != 0
+
+
 def listed(name: str, values: Any) -> tuple[Any, ...]:
-    """Return a list, array or other collection as a tuple; refuse one value or text (a PlanningError)."""
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
+    """Return a list (``is_list``) as a tuple; refuse anything else (a PlanningError)."""
+    if not is_list(values):
         raise PlanningError(f"{name} is {as_given(values)}; a list is needed")
     return tuple(values)
 

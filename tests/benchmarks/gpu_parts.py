@@ -26,9 +26,9 @@ from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.latency import load_profile, read_profile
-from rlhfless.latency.batch_changes import BatchChangeTrial, measure_changes
-from rlhfless.latency.compose import KvLink, ProfiledActor, ProfiledTimes, ProfileOrigin, compose_profile
-from rlhfless.latency.measure import TIMED_CALLS, WARM_UP_CALLS, CausalLM, median_seconds
+from rlhfless.latency.measure import CausalLM
+from rlhfless.latency.profile import compose_profile
+from rlhfless.latency.timing import TIMED_CALLS, WARM_UP_CALLS, BatchChangeTrial, measure_changes, median_seconds
 from solver.model.admission import Admission
 from solver.model.iteration_table import IterationTable
 
@@ -64,22 +64,29 @@ def measured_profile(load: Callable[[], CausalLM], grid: Grid, shipped: dict[str
     changes = measure_changes(run_trial, trials, 1)
     sync_s = lm.median_s(lm.sync, 1)
     table = IterationTable(np.array(grid.batches), np.array(grid.contexts), step_s)
-    origin = ProfileOrigin(
-        f"measured on {lm.kind}: median of {rounds} rounds of {TIMED_CALLS} calls",
-        "python tests/benchmarks/gpu_engine.py", datetime.date.today().isoformat(), "Apache-2.0",
-        {
+    profile = compose_profile(
+        name=f"{lm.kind}-{lm.name.lower()}",
+        model=lm.name,
+        kind=lm.kind,
+        gpus_per_actor=1,
+        precision=lm.precision,
+        max_batch=max(grid.batches),
+        capacity=lm.capacity()[0],
+        table=table,
+        changes=changes,
+        start_s=sync_s,
+        sync_s=sync_s,
+        link="a copy in the device's memory",
+        link_bytes_per_s=round(1 / lm.copy_s_per_byte(1)),
+        origin=f"measured on {lm.kind}: median of {rounds} rounds of {TIMED_CALLS} calls",
+        command="python tests/benchmarks/gpu_engine.py",
+        date=datetime.date.today().isoformat(),
+        licence="Apache-2.0",
+        assumptions={
             "start_s": "assumed: one sync, as of a prewarmed actor",
             "transfer_base_s": "assumed: 0, emulated actors share one memory",
             "max_batch": "the largest measured batch",
         },
-    )  # fmt: skip
-    profile = compose_profile(
-        f"{lm.kind}-{lm.name.lower()}",
-        lm.name,
-        ProfiledActor(lm.kind, 1, lm.precision, max(grid.batches), lm.capacity()[0]),
-        ProfiledTimes(table, changes, sync_s, sync_s),
-        KvLink("a copy in the device's memory", round(1 / lm.copy_s_per_byte(1))),
-        origin,
     )
     print(f"{lm.name}, ms of an iteration by batch and context, {rounds} rounds")
     print("batch " + " ".join(f"{context:>8}" for context in grid.contexts))

@@ -31,7 +31,7 @@ from rlhfless.analysis import run_setup
 from rlhfless.analysis.calibration import calibration
 from rlhfless.analysis.own_times import CALIBRATION_STEPS, evenly
 from rlhfless.latency import load_profile
-from rlhfless.latency.calibrate_from_log import CalibrationFactors, calibrate, times_of
+from rlhfless.latency.calibrate_from_log import calibrate, times_of
 from rlhfless.latency.held_out_errors import error_of_most
 from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import ImportOptions, LogWithoutResponses, Trace, import_log, open_log, validate, with_step_times
@@ -180,7 +180,7 @@ def of_requests(folder: Path) -> Row:
     def predict(seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         own = {name: getattr(times, name)[seen] for name in ("seconds", "decode_s", "kv_s", "step_of")}
         fitted = calibrate(times._replace(**own))
-        return fitted.checked.errors, CalibrationFactors(fitted.decode, fitted.kv, fitted.once_s).predicted_s(times)
+        return fitted.checked.errors, fitted.factors.predicted_s(times)
 
     return row_of(f"vLLM, {folder.name.partition('_')[0]}", predict, times.seconds)
 

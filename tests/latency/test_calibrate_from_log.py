@@ -12,7 +12,14 @@ from command_line import Result, run_rlhfless
 from error_messages import refused, refused_command
 
 from rlhfless.latency import ProfileError, load_profile, read_profile, save_profile
-from rlhfless.latency.calibrate_from_log import LogCalibration, Times, calibrate, calibrated_profile, times_of
+from rlhfless.latency.calibrate_from_log import (
+    CalibrationFactors,
+    LogCalibration,
+    Times,
+    calibrate,
+    calibrated_profile,
+    times_of,
+)
 from rlhfless.latency.held_out_errors import held_out
 from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import Recorder, read_trace
@@ -27,7 +34,7 @@ NONE = pd.DataFrame({"step": []})
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A profile whose iterations take 1.5 and whose KV cache takes 3 times what the base profile says."""
-    found = LogCalibration("steps", 1.5, 3.0, 0.0, held_out([1.0, 1.0], [0, 1], lambda _: np.ones(2)), 1)
+    found = LogCalibration("steps", CalibrationFactors(1.5, 3.0, 0.0), held_out([1.0, 1.0], [0, 1], lambda _: np.ones(2)), 1)
     made = calibrated_profile(read_profile(BASE), found, name="true", origin="o", command="c", date="2026-01-01")
     made["start_s"] = 0.0
     return save_profile(tmp_path_factory.mktemp("profiles") / "true.json", made)
@@ -62,8 +69,8 @@ def test_times_of_responses_find_the_profile_again(log: pd.DataFrame, truth: Pat
         log = executed(bare.to_dict("records"), load_profile(truth))
     found = calibrate(times_of(log, NONE, load_profile(BASE, prefill=prefill), 1, "log"))
     assert (found.what, found.steps) == ("responses", 12)
-    assert found.decode == pytest.approx(1.5, rel=0.07)
-    assert found.kv == pytest.approx(3.0, rel=kv_within)
+    assert found.factors.decode == pytest.approx(1.5, rel=0.07)
+    assert found.factors.kv == pytest.approx(3.0, rel=kv_within)
     made = calibrated_profile(read_profile(BASE), found, name="found", origin="o", command="c", date="2026-01-01")
     latency, true = load_profile(save_profile(truth.with_name("found.json"), made)), load_profile(truth)
     size = np.array([8, 32, 80])
@@ -78,11 +85,11 @@ def test_seconds_of_steps_find_the_profile_again(log: pd.DataFrame) -> None:
     scalars = pd.DataFrame({"step": by_step.index, "generate_s": 0.8 + (by_step["end"] - by_step["begin"]).to_numpy()})
     found = calibrate(times_of(lengths, scalars, load_profile(BASE, prefill="separate"), 4, "log"))
     assert (found.what, found.steps) == ("steps", 12)
-    assert found.decode == pytest.approx(1.5, rel=0.15)
-    assert found.once_s == pytest.approx(0.8, abs=0.4)
+    assert found.factors.decode == pytest.approx(1.5, rel=0.15)
+    assert found.factors.once_s == pytest.approx(0.8, abs=0.4)
     assert np.median(found.checked.errors) < 0.05
     made = calibrated_profile(read_profile(BASE), found, name="found", origin="o", command="c", date="2026-01-01")
-    assert made["sync_s"] == found.once_s
+    assert made["sync_s"] == found.factors.once_s
 
 
 def test_scalars_alone_will_do_where_they_tell_number_mean_and_longest(log: pd.DataFrame) -> None:
@@ -95,7 +102,7 @@ def test_scalars_alone_will_do_where_they_tell_number_mean_and_longest(log: pd.D
          "prompt_tokens_mean": 200.0}
     )  # fmt: skip
     found = calibrate(times_of(None, scalars, load_profile(BASE, prefill="separate"), 4, "log"))
-    assert found.decode == pytest.approx(1.5, rel=0.2)
+    assert found.factors.decode == pytest.approx(1.5, rel=0.2)
     with refused(ProfileError):
         times_of(None, scalars[:7], load_profile(BASE, prefill="separate"), 4, "log")
 
@@ -104,7 +111,7 @@ def test_parts_that_a_log_does_not_tell_apart_are_scaled_alike() -> None:
     rng = np.random.default_rng(0)
     decode = rng.uniform(1, 2, 40)
     found = calibrate(Times("steps", 2 * decode * 1.1 * np.exp(rng.normal(0, 0.02, 40)), decode, 0.1 * decode, np.arange(40)))
-    assert found.kv == pytest.approx(found.decode)
+    assert found.factors.kv == pytest.approx(found.factors.decode)
 
 
 def test_stated_errors_are_of_steps_that_were_left_out_beside_a_constants() -> None:
@@ -118,7 +125,7 @@ def test_stated_errors_are_of_steps_that_were_left_out_beside_a_constants() -> N
         assert found.checked.constant[left] == np.median(seconds[others])
         alone = calibrate(Times("steps", seconds[others], decode[others], kv[others], np.arange(11)))
         if alone.what_was_fitted == found.what_was_fitted:
-            expected = alone.decode * decode[left] + alone.kv * kv[left] + alone.once_s
+            expected = alone.factors.decode * decode[left] + alone.factors.kv * kv[left] + alone.factors.once_s
             assert found.checked.predicted[left] == pytest.approx(expected)
     assert np.median(found.checked.errors) < np.median(found.checked.constant_errors)
     assert not found.by_constant
@@ -131,8 +138,8 @@ def test_a_constant_that_is_closer_than_any_fit_is_used_and_said() -> None:
     decode, kv = rng.uniform(20, 40, 10), rng.uniform(5, 10, 10)
     found = calibrate(Times("steps", seconds, decode, kv, np.arange(10)))
     assert found.by_constant
-    assert (found.decode, found.once_s) == (found.kv, 0.0)
-    assert found.decode * np.median(decode + kv) == pytest.approx(np.median(seconds))
+    assert (found.factors.decode, found.factors.once_s) == (found.factors.kv, 0.0)
+    assert found.factors.decode * np.median(decode + kv) == pytest.approx(np.median(seconds))
     made = calibrated_profile(read_profile(BASE), found, name="n", origin="o", command="c", date="d")["calibration"]
     assert made["by_constant"]
     assert made["constant"]["median_relative_error"] < made["median_relative_error"]
@@ -266,7 +273,7 @@ def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
 def test_the_shipped_traces_own_times_find_its_profile_again() -> None:
     trace = read_trace(Path(__file__).parents[2] / "data" / "traces" / "arithmetic-grpo")
     found = calibrate(times_of(trace.rollouts, NONE, load_profile("cpu-tiny-qwen2"), 1, "trace"))
-    assert found.decode == pytest.approx(1.0, abs=0.1)
+    assert found.factors.decode == pytest.approx(1.0, abs=0.1)
     assert np.median(found.checked.errors) < 0.1
 
 

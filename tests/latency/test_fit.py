@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.latency.batch_changes import TimedChange
 from rlhfless.latency.fit import fit_changes, fit_table
+from rlhfless.latency.timing import TimedChange
 from solver.model.affine_fit import fit_nonnegative, triangle
 from solver.model.iteration_table import IterationTable
 

@@ -9,14 +9,14 @@ import pytest
 from error_messages import refused
 
 from rlhfless.errors import MissingExtra
-from rlhfless.latency import ProfileError, generate, load_profile, read_profile
+from rlhfless.latency import ProfileError, generate, load_profile, operators, read_profile
 
 
 def test_the_models_have_their_published_sizes() -> None:
-    assert generate.QWEN_3B.parameters == 3_085_938_688
-    assert generate.QWEN_7B.parameters == 7_615_616_512
-    assert (generate.QWEN_3B.kv_bytes_per_token, generate.QWEN_7B.kv_bytes_per_token) == (36_864, 57_344)
-    assert (generate.LLAMA_70B.parameters, generate.LLAMA_70B.kv_bytes_per_token) == (68_976_648_192, 327_680)
+    assert operators.QWEN_3B.parameters == 3_085_938_688
+    assert operators.QWEN_7B.parameters == 7_615_616_512
+    assert (operators.QWEN_3B.kv_bytes_per_token, operators.QWEN_7B.kv_bytes_per_token) == (36_864, 57_344)
+    assert (operators.LLAMA_70B.parameters, operators.LLAMA_70B.kv_bytes_per_token) == (68_976_648_192, 327_680)
 
 
 def test_unknown_names_are_refused() -> None:
@@ -41,7 +41,7 @@ def test_the_shipped_profile_is_what_the_database_gives(name: str) -> None:
 @pytest.mark.parametrize("name", list(generate.TARGETS))
 def test_below_its_first_column_a_table_is_near_the_database(name: str) -> None:
     """The line down to no KV tokens is nearer than the first column itself would be, and within 10 %."""
-    table, (engine, _) = load_profile(name).table, generate.compile_engine(*generate.TARGETS[name])
+    table, (engine, _) = load_profile(name).table, operators.compile_engine(*generate.TARGETS[name])
     assert table is not None
     first, line, column = int(table.context_tokens[0]), [], []
     for fed in (16, 64, 256, 512, 1024, 2048):

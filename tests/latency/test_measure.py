@@ -23,8 +23,8 @@ from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.errors import MissingExtra
 from rlhfless.latency import ProfileError, load_profile, measure, save_profile
-from rlhfless.latency.batch_changes import AFTER, GAP, BatchChangeTrial, RunTrial
 from rlhfless.latency.measure import MeasurementGrid
+from rlhfless.latency.timing import AFTER, GAP, BatchChangeTrial, RunTrial
 
 SMALL = MeasurementGrid((1, 8), (16, 64), ((1, 16), (4, 32)), 1)
 
@@ -131,7 +131,7 @@ def test_the_times_are_those_of_the_callables(tmp_path: Path) -> None:
             seconds[GAP * i] += 7e-3 * (i <= trial.refills)
         return seconds
 
-    def timers(model: object, longest: int) -> tuple[measure.Timed, RunTrial]:
+    def timers(model: object, longest: int) -> tuple[measure.DecodeIteration, RunTrial]:
         return lambda batch, context: work(10e-3 + 2e-3 * batch), trial_s
 
     profile = measure.measure_profile(timers, name="pretended", grid=replace(SMALL, rounds=3))

@@ -16,9 +16,9 @@ import pytest
 from error_messages import refused
 
 from rlhfless.latency import ProfileError, list_profiles, load_profile, read_profile, save_profile
-from rlhfless.latency.batch_changes import TimedChange
 from rlhfless.latency.fit import fit_changes, fit_prompt_tokens, fit_table, held_points, residuals
 from rlhfless.latency.profile import kv_capacity
+from rlhfless.latency.timing import TimedChange
 from rlhfless.system.installation import data_folders
 from solver.model.latency import LatencyModel
 

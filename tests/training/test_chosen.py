@@ -13,7 +13,8 @@ from error_messages import refused
 torch = pytest.importorskip("torch")
 
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
-from rlhfless.latency.profile import ProfileError, nearest_profile  # noqa: E402
+from rlhfless.latency import ProfileError  # noqa: E402
+from rlhfless.latency.profile import nearest_profile  # noqa: E402
 from rlhfless.trace import read_trace  # noqa: E402
 from rlhfless.training import TrainConfig, Trainer, chosen  # noqa: E402
 from rlhfless.training.chosen import choose  # noqa: E402

@@ -17,8 +17,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.row_models import row_model
-from rlhfless.latency.batch_changes import BatchChangeTrial, RunTrial
-from rlhfless.latency.stopwatch import stopwatch
+from rlhfless.latency.timing import BatchChangeTrial, RunTrial, stopwatch
 from rlhfless.system.cleanup import cleaning_up
 from rlhfless.system.device_memory import room
 from solver.model.admission import Admission

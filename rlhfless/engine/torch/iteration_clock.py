@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from rlhfless.errors import InputError
-from rlhfless.latency.stopwatch import stopwatch
+from rlhfless.latency.timing import stopwatch
 from solver.model.latency import LatencyModel
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
 

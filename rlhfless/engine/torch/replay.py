@@ -25,7 +25,7 @@ from rlhfless.engine.torch.kv_cache import free_storage
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.latency.stopwatch import stopwatch
+from rlhfless.latency.timing import stopwatch
 from rlhfless.system.cleanup import cleaning_up
 from solver.model.admission import Admission
 

@@ -20,7 +20,7 @@ from rlhfless.engine.vllm.adapter import Replica
 from rlhfless.engine.vllm.iteration import NewResponse, StepOutput
 from rlhfless.engine.vllm.kv_blocks import BlocksKV, StoredKV
 from rlhfless.engine.vllm.start_up import VllmSettings
-from rlhfless.latency.stopwatch import stopwatch
+from rlhfless.latency.timing import stopwatch
 from rlhfless.system.parent_death import die_with_parent
 from rlhfless.system.piped_processes import HeartbeatConnection
 

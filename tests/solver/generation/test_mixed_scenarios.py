@@ -13,8 +13,8 @@ from solver_reference import partitions
 from solver_strategies import lognormal_workload
 
 import solver
-from rlhfless.latency import load_profile, mixed_pools
-from rlhfless.latency.profile import ProfileError
+from rlhfless.cli.plan import mixed_pools
+from rlhfless.latency import ProfileError, load_profile
 from solver.model.plan import ActorPlan, Plan
 
 L40S, H100 = load_profile("l40s-qwen2.5-3b-tp2"), load_profile("h100-qwen2.5-3b-tp1")
