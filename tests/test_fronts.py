@@ -19,12 +19,12 @@ FRONTS = (
     "rlhfless", "rlhfless.trace", "rlhfless.latency", "rlhfless.predict", "rlhfless.engine", "rlhfless.executor",
     "rlhfless.scheduling", "rlhfless.simulate", "rlhfless.analysis", "rlhfless.plots", "rlhfless.training", "rlhfless.run",
     "rlhfless.report", "rlhfless.widgets", "solver", "solver.layouts", "solver.pipeline",
-    "rlhfless.scheduling.dataflow",
+    "rlhfless.scheduling.published",
 )  # fmt: skip
 NEEDS = {"VllmEngineFactory": "vllm", "TrlRecorder": "transformers"}
 """Names whose loading needs an optional package."""
 # a command's module is its front: only the one that runs is imported
-INNER = re.compile(r"^\s*(?:>>> )?(?:from|import)\s+(rlhfless(?!\.scheduling\.dataflow\s|\.cli\.)(?:\.\w+){2,})", re.MULTILINE)
+INNER = re.compile(r"^\s*(?:>>> )?(?:from|import)\s+(rlhfless(?!\.scheduling\.published\s|\.cli\.)(?:\.\w+){2,})", re.MULTILINE)
 OF_THE_SOLVER = re.compile(r"^\s*(?:>>> )?from\s+(solver(?:\.\w+)+)\s+import\s+([\w, ]+)", re.MULTILINE)
 
 

@@ -10,7 +10,7 @@ import rlhfless as rl
 import solver
 from rlhfless import plots
 from rlhfless.latency import CallTable, StepBatch
-from rlhfless.scheduling.dataflow import published_plans
+from rlhfless.scheduling.published import published_plans
 from rlhfless.simulate import fusion_front, simulate_steps
 from solver.layouts import plan_step, ppo
 from solver.pipeline import fused, schedule_pipeline, serial

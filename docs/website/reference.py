@@ -19,7 +19,7 @@ from staged import write
 
 FRONTS = (
     "rlhfless", "rlhfless.run", "rlhfless.trace", "rlhfless.plots", "rlhfless.report", "rlhfless.widgets", "rlhfless.simulate",
-    "rlhfless.analysis", "rlhfless.diagnosis", "rlhfless.scheduling", "rlhfless.scheduling.dataflow", "rlhfless.predict",
+    "rlhfless.analysis", "rlhfless.diagnosis", "rlhfless.scheduling", "rlhfless.scheduling.published", "rlhfless.predict",
     "rlhfless.latency", "rlhfless.engine", "rlhfless.executor", "rlhfless.training", "rlhfless.paper", "solver",
     "solver.layouts", "solver.pipeline",
 )  # fmt: skip

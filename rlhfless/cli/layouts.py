@@ -59,7 +59,7 @@ def layouts(options: LayoutsOptions) -> None:
     """
     from rlhfless.analysis import compare_step_plans
     from rlhfless.latency import StepBatch
-    from rlhfless.scheduling.dataflow import PUBLISHED_PLANS, published_plans
+    from rlhfless.scheduling.published import PUBLISHED_PLANS, published_plans
     from solver.layouts import plan_step
 
     if unknown := [name for name in options.compare if name not in PUBLISHED_PLANS]:

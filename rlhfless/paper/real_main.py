@@ -20,7 +20,7 @@ from rlhfless.paper.real_fit import FITTED, step_flops
 from rlhfless.paper.real_settings import GPUS_PER_NODE, RealSetting, real_settings
 from rlhfless.paper.runs import Runs
 from rlhfless.plots.palette import GREY, SKY
-from rlhfless.scheduling.dataflow import megatron_plan
+from rlhfless.scheduling.published import megatron_plan
 from solver import Cluster
 from solver.layouts import StepPlan, plan_step, ppo
 from solver.layouts.costs import CallOptions

@@ -13,9 +13,9 @@ folded may start with more actors than a static split, so a few numbers of actor
    also better than the fallback there and on all scenarios. Else the fallback runs.
 
 Plans are made and compared on scenarios that are as far from their mean as the errors of earlier forecasts were
-(rlhfless.scheduling.calibration). What folding does is estimated (rlhfless.scheduling.fold_ahead). Folding evens out loads, so
-the estimate depends on the number of actors and not on who decodes what. The number of actors of ``solver.plan`` is therefore
-one of those that folding starts with, and assigned groups are not folded.
+(rlhfless.scheduling.calibration). What folding does is estimated (``DrainingFold.estimated_busy_s``). Folding evens out loads,
+so the estimate depends on the number of actors and not on who decodes what. The number of actors of ``solver.plan`` is
+therefore one of those that folding starts with, and assigned groups are not folded.
 
 **Sizes of actors.** With latency models of other sizes (``PlanningOptions.sizes``) all of this is done for every size alone.
 The best of these plans is then the fallback that a plan of several sizes has to beat in the same way. Plans of several sizes
@@ -37,7 +37,6 @@ import numpy as np
 import solver
 from rlhfless.scheduling.assignments import Spread
 from rlhfless.scheduling.calibration import calibrated, spread_in_words, stressed, with_scenarios
-from rlhfless.scheduling.fold_ahead import folded_busy_s
 from rlhfless.scheduling.policy import PlanningOptions, check_inputs
 from rlhfless.scheduling.rules import DrainingFold, Fold
 from solver.generation.random_split import random_split
@@ -311,7 +310,7 @@ def groups_of(plan: Plan) -> list[IntArray]:
 def step_of(plan: Plan, problem: PlanningProblem) -> tuple[FloatArray, FloatArray]:
     """Return (S,) time and cost of the whole step under a plan, with folding where the plan has that rule."""
     if isinstance(plan.rule, DrainingFold):
-        busy_s = folded_busy_s(plan.rule, len(plan.actors), problem)
+        busy_s = plan.rule.estimated_busy_s(len(plan.actors), problem)
         if busy_s is not None:
             return Pricing.of(problem).step_of(busy_s)
     taken = evaluate(plan, problem)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.latency import CallTable, CostOptions, StepBatch
-from rlhfless.scheduling.dataflow import MarkovSearch, colocated_plan, megatron_plan, real_plan
+from rlhfless.scheduling.published import MarkovSearch, colocated_plan, megatron_plan, real_plan
 from solver import Cluster
 from solver.layouts import StepPlan, dpo, grpo, plan_step, ppo, remax
 from solver.layouts.times import Order

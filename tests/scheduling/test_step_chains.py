@@ -13,8 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_step_colocated import Costs
 
-from rlhfless.scheduling.dataflow import MarkovSearch, real, real_plan
-from rlhfless.scheduling.dataflow.chains import Known, MetropolisChain, accepted
+from rlhfless.scheduling import published
+from rlhfless.scheduling.published import (
+    Known,
+    LayoutProblem,
+    MarkovSearch,
+    MetropolisChain,
+    StepChains,
+    accepted,
+    real_plan,
+)
 from solver import Cluster
 from solver.layouts import dpo, grpo, plan_step, ppo
 from solver.layouts.costs import CallOptions
@@ -56,8 +64,8 @@ def test_a_long_chain_visits_plans_as_boltzmann_says() -> None:
 def test_the_chain_is_the_same_however_many_plans_are_timed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for ahead in (1, 7, 64):
-        monkeypatch.setattr(real, "AHEAD", ahead)
-        one = real.StepChains(CallOptions.of(grpo(), 4, 4, Costs(2)), math.inf, "fifo", MarkovSearch(states=300))
+        monkeypatch.setattr(published, "AHEAD", ahead)
+        one = StepChains(LayoutProblem(CallOptions.of(grpo(), 4, 4, Costs(2))), MarkovSearch(states=300))
         one.run()
         found.append([(chain.plan, chain.states) for chain in one.chains])
     assert found[0] == found[1] == found[2]
@@ -68,9 +76,9 @@ def test_the_same_search_gives_the_same_plan_and_seeds_differ(order: Any) -> Non
     searches = [MarkovSearch(states=200, seeds=seeds) for seeds in ((0,), (0,), (1,))]
     plans = [real_plan(ppo(), Cluster(1, 4, 1), Costs(4), order=order, search=search) for search in searches]
     assert plans[0] == plans[1]
-    options, ends = CallOptions.of(ppo(), 4, 4, Costs(4)), []
+    problem, ends = LayoutProblem(CallOptions.of(ppo(), 4, 4, Costs(4)), order=order), []
     for search in searches[1:]:
-        chains = real.StepChains(options, math.inf, order, search)
+        chains = StepChains(problem, search)
         chains.run()
         ends.append([chain.plan for chain in chains.chains])
     assert ends[0] != ends[1]

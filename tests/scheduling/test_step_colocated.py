@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.scheduling.dataflow import colocated_plan
-from rlhfless.scheduling.dataflow.colocated import partitions, placements
+from rlhfless.scheduling.published import colocated_plan, partitions, placements
 from solver import Cluster
 from solver.layouts import CallMemory, Layout, dpo, grpo, missing_share, plan_step, ppo
 from solver.layouts.costs import CallOptions

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhfless.errors import InputError
-from rlhfless.scheduling.dataflow import PUBLISHED_PLANS, megatron_plan, published_plans
+from rlhfless.scheduling.published import PUBLISHED_PLANS, megatron_plan, published_plans
 from solver import Cluster
 from solver.layouts import CallMemory, Layout, dpo, grpo, plan_step, ppo, remax
 from solver.model.errors import PlanningError

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlhfless import plots
 from rlhfless.executor import run_step_plan
-from rlhfless.scheduling.dataflow import colocated_plan, megatron_plan
+from rlhfless.scheduling.published import colocated_plan, megatron_plan
 from rlhfless.trace import Trace, held_gpu_seconds, read_trace, step_costs, step_metrics
 from solver import Cluster, LatencyModel, Workload
 from solver.layouts import Call, CallMemory, Layout, StepGeneration, StepPlan, dpo, grpo, missing_share, plan_step, ppo, remax
