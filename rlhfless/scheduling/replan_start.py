@@ -8,8 +8,8 @@ own outcome is best. There its realised front has the slope ``-w C / ((1 - w) g 
 included. The same formula with the T and C of ``Solver``'s plan only says where the search begins.
 
 Under uncertainty candidates are chosen on one half of the scenarios and tested on the other, both ways, as ``Solver`` does. The
-plan of ``Solver`` runs, with folding where it has that rule, unless re-planning is surely better (rlhfless.scheduling.solver),
-the time for deciding included.
+plan of ``Solver`` runs, with consolidation where it has that rule, unless re-planning is surely better
+(rlhfless.scheduling.solver), the time for deciding included.
 
 The number of simulations is fixed by the number of responses, so the same problem has the same plan.
 """

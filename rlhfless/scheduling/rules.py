@@ -273,7 +273,7 @@ class DrainingFold:
         longest = lengths.max(axis=1, keepdims=True)
         decoded = np.clip(longest - edges[:-1], 0.0, width)
         before = np.concatenate([np.full((len(lengths), 1), actors), open_actors[:, :-1]], axis=1)
-        moving = 1 - open_actors / before  # share of the unfinished responses whose actors are folded
+        moving = 1 - open_actors / before  # share of the unfinished responses whose actors are drained
         moves_s = alive * moving / open_actors * stall_s(latency, context) + moving * delay_s(latency, context, latency.base_s)
         batch = alive / open_actors
         cell_s = latency.iteration_s(batch, context * batch) * decoded + np.where(decoded > 0, moves_s, 0.0)
@@ -431,15 +431,15 @@ class WithLocalCut:
 
 @dataclass(frozen=True)
 class Fold:
-    """Add square-root folding (``DrainingFold``) to another policy's plan, the right-sized random split by default."""
+    """Add consolidation (``DrainingFold``) to another policy's plan, the right-sized random split by default."""
 
     base: SchedulingPolicy = field(default_factory=Random)
     name: str = "fold"
     clairvoyant: bool = False
 
     def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
-        """See ``SchedulingPolicy``. A deadline or budget folds as the weight 0.7 would. Where more actors cost nothing, none
-        is folded."""
+        """See ``SchedulingPolicy``. A deadline or budget consolidates as the weight 0.7 would. Where more actors cost
+        nothing, none is released."""
         split = self.base.plan(problem, options)
         objective, (cluster, latency) = problem.objective, problem.one_kind
         if objective.time_weight >= 1.0 or len(split.actors) < 2 or latency.base_s <= 0:

@@ -3,8 +3,8 @@ predictions.
 
 Predictions can be wrong, so a plan that is made for them must prove itself on held-out scenarios. Under a weight and with
 scenarios a **fallback** that needs no prediction runs unless the plan is **surely better**. The fallback is the right-sized
-random split, or round-robin with folding while the step runs (``fold``), whichever is better over all scenarios. What is
-folded may start with more actors than a static split, so a few numbers of actors are compared.
+random split, or round-robin with consolidation while the step runs (policy ``fold``), whichever is better over all
+scenarios. What is consolidated may start with more actors than a static split, so a few numbers of actors are compared.
 
 1. ``solver.plan`` plans on one half of the scenarios, and its plan is compared with the fallback on the other half; then the
    halves change places. (The best of many looks better than it is on the scenarios that it was chosen on.)
@@ -13,13 +13,13 @@ folded may start with more actors than a static split, so a few numbers of actor
    also better than the fallback there and on all scenarios. Else the fallback runs.
 
 Plans are made and compared on scenarios that are as far from their mean as the errors of earlier forecasts were
-(rlhfless.scheduling.calibration). What folding does is estimated (``DrainingFold.estimated_busy_s``). Folding evens out loads,
-so the estimate depends on the number of actors and not on who decodes what. The number of actors of ``solver.plan`` is
-therefore one of those that folding starts with, and assigned groups are not folded.
+(rlhfless.scheduling.calibration). What consolidation does is estimated (``DrainingFold.estimated_busy_s``). It evens out
+loads, so the estimate depends on the number of actors and not on who decodes what. The number of actors of ``solver.plan`` is
+therefore one of those that consolidation starts with, and assigned groups are not consolidated.
 
 **Sizes of actors.** With latency models of other sizes (``PlanningOptions.sizes``) all of this is done for every size alone.
 The best of these plans is then the fallback that a plan of several sizes has to beat in the same way. Plans of several sizes
-have no folding.
+are not consolidated.
 
 Under limits, for tails of the scenarios and for fewer than four of them, the plan of ``solver.plan`` runs as it is, or a plan
 without predictions that is better on these scenarios. Known lengths are planned as they are. The halves are planned with the
@@ -53,10 +53,10 @@ from solver.timing.step_cost import Pricing, StepObjective
 
 LEAST_SCENARIOS = 4  # that can be divided into two halves
 SURE = 2.0  # standard errors by which a plan must be better than the fallback, which no wrong prediction can harm
-MORE_ACTORS = 2  # by which folding may start with more actors than a static split
+MORE_ACTORS = 2  # by which consolidation may start with more actors than a static split
 RANDOM_SPLIT = "random split: predicted lengths did not help"
 ROUND_ROBIN = "round-robin: predicted lengths did not help"
-FOLDING = "round-robin with consolidation: predicted lengths did not help"
+CONSOLIDATION = "round-robin with consolidation: predicted lengths did not help"
 ASSIGNED = "assignment by predicted lengths: it helped on held-out scenarios"
 AS_GIVEN = "assignment by the lengths given"
 WITHOUT = "no assignment by predicted lengths: better on the scenarios given"
@@ -67,7 +67,9 @@ DID_NOT_HELP = (
 WHY = {
     RANDOM_SPLIT: f"The random split runs: {DID_NOT_HELP}",
     ROUND_ROBIN: f"Round-robin runs, which needs no prediction: {DID_NOT_HELP}",
-    FOLDING: f"Round-robin runs, and nearly empty actors hand over their responses; this needs no prediction: {DID_NOT_HELP}",
+    CONSOLIDATION: (
+        f"Round-robin runs, and nearly empty actors hand over their responses; this needs no prediction: {DID_NOT_HELP}"
+    ),
     ASSIGNED: (
         "The assignment by predicted lengths runs: it is better than plans without predictions, by more than two standard "
         "errors on held-out scenarios (sets of lengths that it was not planned for)."
@@ -177,10 +179,10 @@ def _of_one_size(problem: PlanningProblem, known: PlanningProblem, options: Plan
     mine = like(problem, known)
     halves = _halves(mine)
     plans = _planned_on(halves, options)
-    split, *folding = _fallbacks(problem, options, plans)
+    split, *others = _fallbacks(problem, options, plans)
     fallbacks = [
         Chosen(split, problem, RANDOM_SPLIT),
-        *(Chosen(plan, problem, ROUND_ROBIN if plan.rule is None else FOLDING) for plan in folding),
+        *(Chosen(plan, problem, ROUND_ROBIN if plan.rule is None else CONSOLIDATION) for plan in others),
     ]
     fallback = min(fallbacks, key=lambda one: float(one.values(mine).mean()))
     return _surely_better(fallback, plans, halves, mine, options) or fallback
@@ -253,24 +255,24 @@ def _surely_better(
 
 
 def _fallbacks(problem: PlanningProblem, options: PlanningOptions, plans: Sequence[Plan]) -> list[Plan]:
-    """Return the plans that assign nothing by predictions: the random split, and round-robin with folding (without, where
-    folding cannot pay off) where responses of a prompt may be apart.
+    """Return the plans that assign nothing by predictions: the random split, and round-robin with consolidation (without,
+    where it cannot pay off) where responses of a prompt may be apart.
 
     Args:
-        plans: whose numbers of actors folding may start with, too.
+        plans: whose numbers of actors consolidation may start with, too.
     """
     split = random_split(problem, seed=options.seed)
     if problem.keep_together or problem.share_prefill or problem.release != "done":
         return [split]
-    folding = Fold(Spread()).plan(problem, options)
-    sized = len(folding.actors)
+    consolidated = Fold(Spread()).plan(problem, options)
+    sized = len(consolidated.actors)
     most = min(problem.one_kind[0].max_actors, len(problem.workload), problem.max_actors or len(problem.workload))
     counts = {*range(sized - 1, sized + 1 + MORE_ACTORS), *(len(plan.actors) for plan in plans)}
-    folded = {sized: folding}
+    of_count = {sized: consolidated}
     for n in sorted(counts - {sized}):
         if 1 < n <= most:
-            folded[n] = Fold(Spread(actors=n)).plan(problem, options)
-    return [split, *(plan for n, plan in folded.items() if problem.needed_actors <= n <= most)]
+            of_count[n] = Fold(Spread(actors=n)).plan(problem, options)
+    return [split, *(plan for n, plan in of_count.items() if problem.needed_actors <= n <= most)]
 
 
 def planned(problem: PlanningProblem, options: PlanningOptions) -> Plan:
@@ -308,7 +310,7 @@ def groups_of(plan: Plan) -> list[IntArray]:
 
 
 def step_of(plan: Plan, problem: PlanningProblem) -> tuple[FloatArray, FloatArray]:
-    """Return (S,) time and cost of the whole step under a plan, with folding where the plan has that rule."""
+    """Return (S,) time and cost of the whole step under a plan, with consolidation where the plan has that rule."""
     if isinstance(plan.rule, DrainingFold):
         busy_s = plan.rule.estimated_busy_s(len(plan.actors), problem)
         if busy_s is not None:

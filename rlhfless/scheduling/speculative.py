@@ -1,8 +1,8 @@
 """Speculative decoding as a policy: another policy's plan, and how many tokens its responses draft.
 
 The other policy plans on the latency model with drafts, where the acceptance to expect is known. So it starts fewer actors
-where drafts make them faster, and folds later. Drafts cost nothing to switch on and off: the engine chooses lengths while the
-step runs, by what each response accepts.
+where drafts make them faster, and consolidates later. Drafts cost nothing to switch on and off: the engine chooses lengths
+while the step runs, by what each response accepts.
 """
 
 from __future__ import annotations

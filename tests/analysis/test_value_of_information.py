@@ -10,7 +10,7 @@ from error_messages import refused
 from rlhfless.analysis.value_of_information import ValueOfInformation, forecasts_of, value_of_information
 from rlhfless.predict import PredictionError
 from rlhfless.predict.from_truth import noisy_lengths, prompt_lengths, prompt_means
-from rlhfless.scheduling.solver import FOLDING, RANDOM_SPLIT
+from rlhfless.scheduling.solver import CONSOLIDATION, RANDOM_SPLIT
 from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.trace import validate
 from solver import Cluster, LatencyModel, Objective
@@ -67,7 +67,7 @@ def test_every_value_is_above_the_bound_and_the_notes_say_which_plan_runs(found)
     assert (found.runs["value"] >= found.bound).all()
     values = found.runs.pivot_table(index=["forecast", "draw"], columns="policy", values="value")
     notes = found.runs[found.runs["policy"] == "solver"].set_index(["forecast", "draw"])["note"]
-    assert (notes == FOLDING).any()
+    assert (notes == CONSOLIDATION).any()
     random = values[notes.reindex(values.index) == RANDOM_SPLIT]
     np.testing.assert_array_equal(random["solver"], random["random"])
 

@@ -9,7 +9,7 @@ import pytest
 from plot_samples import EVIL, degenerate_traces, sample_trace, tables
 
 from rlhfless.plots import plot_before_after
-from rlhfless.scheduling.solver import FOLDING
+from rlhfless.scheduling.solver import CONSOLIDATION
 from rlhfless.trace import Trace
 
 TRACES = degenerate_traces()
@@ -71,7 +71,7 @@ def test_actors_that_end_last_are_on_top_and_predictions_are_left_out() -> None:
 
 
 def test_what_the_policy_solver_chose_stands_under_its_heading() -> None:
-    plans = [{"step": 0, "actors": [], "notes": {"chosen": FOLDING}}]
+    plans = [{"step": 0, "actors": [], "notes": {"chosen": CONSOLIDATION}}]
     folding = sample_trace(1, plans=plans)
     fig = plot_before_after({"static": shorter(), "solver": folding})
     headings = [one.text for one in fig.layout.annotations]
@@ -83,7 +83,7 @@ def test_what_the_policy_solver_chose_stands_under_its_heading() -> None:
 
 
 def test_what_other_sizes_of_actors_would_have_given_stands_under_the_heading() -> None:
-    plans = [{"step": 0, "actors": [], "notes": {"chosen": FOLDING, "sizes": {"2": 1.0, "16": 2.0, "1": 1.176}}}]
+    plans = [{"step": 0, "actors": [], "notes": {"chosen": CONSOLIDATION, "sizes": {"2": 1.0, "16": 2.0, "1": 1.176}}}]
     fig = plot_before_after({"static": shorter(), "solver": sample_trace(1, plans=plans)})
     assert "would be 18% higher with 1 GPU per actor, 100% higher with 16 GPUs per actor" in fig.layout.annotations[1].text
     assert "2 GPUs per actor" not in fig.layout.annotations[1].text, "its own size is no other"

@@ -40,7 +40,7 @@ from rlhfless.plots import plain
 from rlhfless.run import Hardware, Run
 from rlhfless.scheduling import PolicyError
 from rlhfless.scheduling.assignments import Static
-from rlhfless.scheduling.solver import FOLDING
+from rlhfless.scheduling.solver import CONSOLIDATION
 from rlhfless.trace import ImportOptions, TraceError, import_log, open_log
 from rlhfless.widgets import Settings
 from solver import Cluster, PlanningError, PlanningProblem, Workload, random_split
@@ -189,12 +189,12 @@ def test_a_policy_of_the_users_own_plans_a_step() -> None:
 def test_a_plan_and_a_comparison_say_which_plan_runs_and_why() -> None:
     run = rl.load(rl.example(), verbose=False)
     planned = run.plan(step=-1)
-    assert planned.plan.notes["chosen"] == FOLDING
+    assert planned.plan.notes["chosen"] == CONSOLIDATION
     assert planned.plan.notes["why"].startswith("Round-robin runs, and nearly empty actors")
     for shown in (repr(planned), planned._repr_html_()):
         assert planned.plan.notes["why"] in shown
     compared = planned.compare("static")
-    said = f"solver ran {FOLDING}"
+    said = f"solver ran {CONSOLIDATION}"
     assert said in repr(compared)
     assert said in compared._repr_html_()
     assert repr(compared).endswith("with 1 GPU per actor"), "what the other size of actors would have given"

@@ -146,7 +146,7 @@ def test_where_little_is_known_folding_runs_and_is_as_good_as_the_policy_fold():
     truth, forecast = steps(1.0)
     asked = given(forecast, latency=HEAVY)
     plan, fold = Solver().plan(*asked), make_policy("fold").plan(*asked)
-    assert plan.notes["chosen"] == solver_policy.FOLDING
+    assert plan.notes["chosen"] == solver_policy.CONSOLIDATION
     assert abs(len(plan.actors) - len(fold.actors)) <= solver_policy.MORE_ACTORS
     assert executed_log_value(plan, truth) < executed_log_value(fold, truth) + 0.01
 
