@@ -8,7 +8,8 @@ from log_samples import rollouts
 
 import rlhfless as rl
 import solver
-from rlhfless.scheduling import FunctionPolicy, PlanningOptions, PolicyError, SchedulingPolicy, Static, as_policy
+from rlhfless.scheduling import FunctionPolicy, PlanningOptions, PolicyError, SchedulingPolicy, as_policy
+from rlhfless.scheduling.assignments import Static
 
 
 def one_actor(problem: solver.PlanningProblem, options: PlanningOptions) -> solver.Plan:
