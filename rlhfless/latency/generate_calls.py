@@ -15,6 +15,7 @@ from typing import Any
 
 from rlhfless.errors import MissingExtra
 from rlhfless.latency.call_tables import SCHEMA, SCHEMA_VERSION, SHAPE
+from rlhfless.latency.gpus import gpu as gpu_of
 from rlhfless.latency.operators import (
     A100,
     H100,
@@ -86,7 +87,7 @@ def generate_call_tables(kind: str, date: str) -> dict[str, Any]:
         "licence": LICENCE,
         "assumptions": _assumptions(gpu),
         "memory_bytes_per_gpu": gpu.memory_bytes,
-        "memory_bytes_per_s": gpu.memory_bytes_per_s,
+        "memory_bytes_per_s": gpu_of(kind).bytes_per_s,
         "node_bytes_per_s": gpu.node_bytes_per_s,
         "network_bytes_per_s": NETWORK_BYTES_PER_S,
         "prefill": {"sequences": SEQUENCES, "tokens": SEQUENCE_TOKENS},
@@ -123,7 +124,7 @@ def _assumptions(gpu: GpuKind) -> dict[str, str]:
         "decode_s": f"sum of measured operators; with more than {BATCHES[-1]} responses or {CONTEXTS[-1]} KV tokens each the "
         "time is proportional, which is an upper estimate; the host's work between iterations is not in it",
         "backward": "assumed: twice the forward pass, all-reduce included",
-        "optimizer": f"assumed: reads and writes its state once at {gpu.memory_bytes_per_s / 1e9:.0f} GB/s, the nominal "
+        "optimizer": f"assumed: reads and writes its state once at {gpu_of(gpu.kind).bytes_per_s / 1e9:.0f} GB/s, the nominal "
         "memory bandwidth",
         "node_bytes_per_s": f"assumed: {gpu.node_bytes_per_s / 1e9:.0f} GB/s between GPUs of a node, "
         + ("as ReaL (arXiv:2406.14088) assumes" if gpu.node_bytes_per_s == 170e9 else f"nominal of {gpu.link}"),

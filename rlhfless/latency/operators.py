@@ -88,7 +88,8 @@ class GpuKind:
     """A GPU kind: memory as the driver reports it, and nominal bandwidths in one direction from the data sheet.
 
     Attributes:
-        system: name in the database. memory_bytes_per_s: of its own memory.
+        kind: as in the table of GPUs (``rlhfless.latency.gpus``), which has the bandwidth of its memory.
+        system: name in the database.
         pcie, pcie_bytes_per_s: from host memory. link, link_bytes_per_s: between GPUs of a node, of one GPU's link.
         node_bytes_per_s: between GPUs of a node, as the costs of model calls take it.
     """
@@ -96,7 +97,6 @@ class GpuKind:
     kind: str
     system: str
     memory_bytes: int
-    memory_bytes_per_s: float
     pcie: str
     pcie_bytes_per_s: float
     link: str
@@ -112,9 +112,9 @@ LLAMA_13B = ModelConfig("Llama-2-13B", 5120, 13824, 40, 40, 40, 32000, False, fa
 LLAMA_34B = ModelConfig("CodeLlama-34B", 8192, 22016, 48, 64, 8, 32000, False, family="llama")
 LLAMA_70B = ModelConfig("Llama-2-70B", 8192, 28672, 80, 64, 8, 32000, False, family="llama")
 
-A100 = GpuKind("a100", "a100_sxm", 81920 << 20, 2039e9, "PCIe gen4 x16", 32e9, "NVLink 3", 300e9, 170e9)
-H100 = GpuKind("h100", "h100_sxm", 81559 << 20, 3350e9, "PCIe gen5 x16", 64e9, "NVLink 4", 450e9, 170e9)
-L40S = GpuKind("l40s", "l40s", 46068 << 20, 864e9, "PCIe gen4 x16", 32e9, "PCIe gen4 x16", 32e9, 32e9)
+A100 = GpuKind("a100", "a100_sxm", 81920 << 20, "PCIe gen4 x16", 32e9, "NVLink 3", 300e9, 170e9)
+H100 = GpuKind("h100", "h100_sxm", 81559 << 20, "PCIe gen5 x16", 64e9, "NVLink 4", 450e9, 170e9)
+L40S = GpuKind("l40s", "l40s", 46068 << 20, "PCIe gen4 x16", 32e9, "PCIe gen4 x16", 32e9, 32e9)
 
 
 def compile_engine(model: ModelConfig, gpu: GpuKind, gpus: int) -> tuple[Any, str]:
