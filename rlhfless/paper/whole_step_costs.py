@@ -61,12 +61,12 @@ def step_costs(machine: Machine, algorithm: str, options: ChargeOptions) -> Toke
 
 
 def size_variants(
-    machine: Machine, costs: TokenWork, setting: SimulationConfig, predicted: Workload
+    machine: Machine, token_work: TokenWork, setting: SimulationConfig, predicted: Workload
 ) -> tuple[StepVariant, ...]:
     """Return a variant for every other size of actors that the table of measured operators has.
 
     Args:
-        costs, setting: of the machine's own size. predicted: prompts and expected lengths of the step, at which prefill is
+        token_work, setting: of the machine's own size. predicted: prompts and expected lengths of the step, at which prefill is
             read.
     """
     tokens = (max(1, math.ceil(float(of.mean()))) for of in (predicted.prompt_tokens, predicted.response_tokens))
@@ -82,7 +82,7 @@ def size_variants(
         found.append(
             StepVariant(
                 replace(setting, cluster=cluster, latency=latency),
-                _costs_of_size(costs, own.gpus_per_actor, size, machine.gpus),
+                _work_of_size(token_work, own.gpus_per_actor, size, machine.gpus),
                 frozenset({ACTOR_SIZE}),
             )
         )  # fmt: skip
@@ -98,15 +98,15 @@ def _with_starts(model: LatencyModel, own: LatencyModel) -> LatencyModel:
     )  # fmt: skip
 
 
-def _costs_of_size(costs: TokenWork, own_gpus: int, size: int, gpus: int) -> TokenWork:
-    """Return costs per server of another size; a learner has whole servers of the own size."""
+def _work_of_size(token_work: TokenWork, own_gpus: int, size: int, gpus: int) -> TokenWork:
+    """Return the work per server of another size; a learner has whole servers of the own size."""
     charges = []
     for servers in range(1, gpus // size + 1):
         own_servers, left = divmod(servers * size, own_gpus)
-        possible = not left and costs.charges.fits(own_servers)
-        charges.append(costs.charges.of_size(own_servers) if possible else (math.inf,) * 3)
+        possible = not left and token_work.charges.fits(own_servers)
+        charges.append(token_work.charges.of_size(own_servers) if possible else (math.inf,) * 3)
     return replace(
-        costs, prepare_per_token_s=costs.prepare_per_token_s * own_gpus / size,
-        learn_per_token_s=costs.learn_per_token_s * own_gpus / size,
+        token_work, prepare_per_token_s=token_work.prepare_per_token_s * own_gpus / size,
+        learn_per_token_s=token_work.learn_per_token_s * own_gpus / size,
         charges=Charges(*zip(*charges, strict=True)),
     )  # fmt: skip

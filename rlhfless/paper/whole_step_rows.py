@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from rlhfless.paper import published_steps
 from rlhfless.paper.machine import Machine
 from rlhfless.paper.runs import WEIGHT
 from rlhfless.scheduling.assignments import Static
 from rlhfless.simulate import STRONG, WEAK, DrawnDrafts, LoggedStep, SimulationConfig, WholeStep
 from rlhfless.simulate.drafts import SimulatedDrafts
-from rlhfless.simulate.whole_steps import published
 from rlhfless.simulate.whole_steps.generated import executed, requests_of
 from rlhfless.simulate.whole_steps.generations import expected
 from rlhfless.simulate.whole_steps.lever_tables import lever_savings, lever_stages
-from rlhfless.simulate.whole_steps.published import Totals
-from rlhfless.simulate.whole_steps.whole_step import StepVariant, WholeStepChoice
+from rlhfless.simulate.whole_steps.whole_step import StepVariant, Totals, WholeStepChoice
 from solver.bounds.bound import Bound
 from solver.model.objective import Objective
 from solver.model.step_levers import ACTOR_SIZE
@@ -65,7 +64,7 @@ class StepToCompare:
     machine: Machine
     step: WholeStep
     setting: SimulationConfig
-    costs: TokenWork
+    token_work: TokenWork
     logged: LoggedStep
     seed: int
     with_drafts: bool
@@ -78,9 +77,9 @@ class StepToCompare:
         static = Static(self.machine.static_actors, hold="generation").plan(*self.logged.inputs(self.setting))
         free = self.machine.gpus - self.machine.learner_gpus
         requests = self.logged.requests()
-        naive = published.naive(executed(static, requests, self.setting), own.work, servers, free)
+        naive = published_steps.naive(executed(static, requests, self.setting), own.work, servers, free)
         forecast_s = np.array([
-            published.naive(expected(static, case, self.setting, self.setting.latency), work, servers, free)[0]
+            published_steps.naive(expected(static, case, self.setting, self.setting.latency), work, servers, free)[0]
             for case, work in zip(own.cases, own.works, strict=True)
         ])  # fmt: skip
         fair = step.plain(OBJECTIVE)
@@ -88,10 +87,10 @@ class StepToCompare:
         yield self._system("elastic", step.execute(step.plain(OBJECTIVE, prefix_caching=False).plan))
         yield self._system(FAIR, step.execute(fair.plan))
         given = self.logged, self.setting, requests, own.work
-        yield self._system("rlhfless", published.rlhfless(*given, servers))
-        fused = published.rlhfuse(*given, servers, costs=self.costs, actors=self.machine.static_actors)
+        yield self._system("rlhfless", published_steps.rlhfless(*given, servers))
+        fused = published_steps.rlhfuse(*given, servers, token_work=self.token_work, actors=self.machine.static_actors)
         yield self._system("rlhfuse", fused)
-        yield self._system("real", published.layouts(*given, (requests_of(own.cases[0]), own.works[0])))
+        yield self._system("real", published_steps.layouts(*given, (requests_of(own.cases[0]), own.works[0])))
         speeds = {name: Objective(deadline_s=1 / (speed * (1 + MARGIN))) for name, speed in SPEEDUPS.items()}
         aims: dict[str, Aim] = {
             **{name: (objective, forecast_s) for name, objective in speeds.items()},
@@ -104,7 +103,7 @@ class StepToCompare:
         for name, drafts in kinds.items():
             if drafts is not None:
                 drafted = replace(self.setting, drafts=drafts)
-                yield self._system("rlhfspec", published.drafts_only(self.logged, drafted, *given[2:], servers), name)
+                yield self._system("rlhfspec", published_steps.drafts_only(self.logged, drafted, *given[2:], servers), name)
             bound = step.bound(drafts) if drafts is None or self.bounds_with_drafts else None
             for aim_name, (objective, relative_to) in aims.items():
                 if drafts is not None and aim_name in EXTRA_AIMS:  # points between the others
@@ -123,7 +122,7 @@ class StepToCompare:
 
     def _of_any_size(self, naive_s: float, aims: Mapping[str, Aim]) -> Iterator[dict[str, Any]]:
         """Return elastic plain and everything together where each may choose the size of actors, and the bound on any size."""
-        step = WholeStep(self.logged, self.setting, self.costs, self.sizes)
+        step = WholeStep(self.logged, self.setting, self.token_work, self.sizes)
         bound = step.bound()
         fair, totals = self._plain_of_best_size()
         yield self._system(FAIR_SIZED, totals)
@@ -143,7 +142,7 @@ class StepToCompare:
 
     def _plain_of_best_size(self) -> tuple[WholeStepChoice, Totals]:
         """Return elastic plain with prefix caching, with the size of actors that is best on the forecast, and what it takes."""
-        steps = [self.step, *(WholeStep(self.logged, one.setting, one.costs) for one in self.sizes)]
+        steps = [self.step, *(WholeStep(self.logged, one.setting, one.token_work) for one in self.sizes)]
         found = [(step.plain(OBJECTIVE), step) for step in steps]
         choice, step = min(found, key=lambda one: OBJECTIVE.key(one[0].times_s, one[0].gpu_s))
         return choice, step.execute(choice.plan)

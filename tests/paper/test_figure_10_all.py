@@ -83,7 +83,7 @@ def test_other_sizes_of_actors_learn_with_as_many_gpu_seconds_and_in_the_layout_
     found = {one.setting.cluster.gpus_per_actor: one for one in size_variants(QWEN_7B_L40S, costs, setting, predicted)}
     assert set(found) == {1, 2}
     for size, variant in found.items():
-        own, charges = variant.costs, variant.costs.charges
+        own, charges = variant.token_work, variant.token_work.charges
         assert own.learn_per_token_s * size == pytest.approx(costs.learn_per_token_s * 4)
         assert own.prepare_per_token_s * size == pytest.approx(costs.prepare_per_token_s * 4)
         assert [servers * size for servers in range(1, 17) if charges.fits(servers)] == [4, 8, 12, 16]

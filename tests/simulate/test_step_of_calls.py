@@ -56,14 +56,14 @@ def test_no_combination_is_much_better_than_the_best_candidate(small: StepOfCall
 
     kept = min(exact(step.of_plan(plan), plan.generation, plan.learner) for plan in found.plans)
     least, combinations = np.inf, 0
-    for one in [step.own, *(SizedStep(step.logged, variant.setting, variant.costs) for variant in step.variants)]:
+    for one in [step.own, *(SizedStep(step.logged, variant.setting, variant.token_work) for variant in step.variants)]:
         for generation in one.generations(None).candidates():
             actors, makespan_s = len(generation.plan.actors), generation.makespan_s
             for own, grows, (streams, overlaps), share in product(
                 range(one.servers - actors + 1), (True, False), ((False, False), (False, True), (True, True)), (0.0, 0.55, 1.0)
             ):
                 learner = Learner(own, share * makespan_s if own else 0.0, grows or not own, streams, overlaps)
-                if one.costs.charges.fits(learner.servers(actors)):
+                if one.token_work.charges.fits(learner.servers(actors)):
                     least, combinations = min(least, exact(one, generation, learner)), combinations + 1
     assert combinations > 500
     assert kept <= least * 1.02, "merged timing, and what is not tried, may lose 2 % of T^w C^(1-w)"
@@ -75,7 +75,7 @@ def test_no_combination_is_much_better_than_the_best_candidate(small: StepOfCall
 def test_sizes_that_are_searched_together_are_as_good_as_one_by_one(small: StepOfCalls, objective: Objective) -> None:
     """One by one each size keeps pairs of its own, folds, and is executed on every scenario to be timed."""
     step, every = small.step, None
-    for number, size in enumerate([step.own, *(SizedStep(step.logged, of.setting, of.costs) for of in step.variants)]):
+    for number, size in enumerate([step.own, *(SizedStep(step.logged, of.setting, of.token_work) for of in step.variants)]):
         generations = size.generations(None)
         generations.of(generations.assignments.folded).unfolded = None  # not estimated
         found = candidates([size], [step.variants[number - 1].levers if number else frozenset()], None)
@@ -141,11 +141,13 @@ def test_layouts_are_the_fastest_that_fit(kind: str, model: str, size: int, grap
             if chosen is not None:
                 assert by_layout[chosen] == pytest.approx(min(by_layout.values()))
                 tokens = batch.responses * batch.tokens
-                of_item = found.costs.learn_per_token_s * found.costs.charges.slower(servers) / servers * tokens
-                assert of_item + found.costs.charges.finish_s(servers) == pytest.approx(by_layout[chosen])
+                of_item = found.token_work.learn_per_token_s * found.token_work.charges.slower(servers) / servers * tokens
+                assert of_item + found.token_work.charges.finish_s(servers) == pytest.approx(by_layout[chosen])
         if not own and found.learn[-1] is not None:  # nothing is sent where all GPUs have the actors' layout
             updates = [costs.updates(call, actors) for call in trainings]
-            assert found.costs.charges.finish_s(16 // size) == pytest.approx(sum(count * each_s for count, each_s in updates))
+            assert found.token_work.charges.finish_s(16 // size) == pytest.approx(
+                sum(count * each_s for count, each_s in updates)
+            )
 
 
 def test_steps_that_cannot_be_planned_are_refused(small: StepOfCalls) -> None:

@@ -131,7 +131,7 @@ def test_a_part_of_a_step_has_whole_prompts_and_the_longest_one() -> None:
     assert part.logged.truth.response_tokens.sum() * part.ratio == pytest.approx(
         whole.logged.truth.response_tokens.sum(), rel=0.1
     )
-    assert part.costs.charges.slower(8) == whole.own.costs.charges.slower(round(8 * part.ratio))
+    assert part.token_work.charges.slower(8) == whole.own.token_work.charges.slower(round(8 * part.ratio))
 
 
 def test_a_cut_keeps_as_many_actors_as_have_room() -> None:

@@ -75,7 +75,7 @@ def test_dollars_are_gpu_seconds_at_the_price_of_the_gpus(step: WholeStep) -> No
         step.plan(Objective(budget_usd=1.0))
     setting = step.own.setting
     priced = replace(setting, cluster=replace(setting.cluster, usd_per_gpu_hour=2.0))
-    of_price = WholeStep(step.logged, priced, step.own.costs)
+    of_price = WholeStep(step.logged, priced, step.own.token_work)
     budget_gpu_s = step.plain(Objective(0.7)).gpu_seconds
     dollars, gpu_s = Objective(budget_usd=budget_gpu_s * 2 / 3600), Objective(budget_gpu_s=budget_gpu_s)
     assert of_price.plan(dollars).time_s == pytest.approx(of_price.plan(gpu_s).time_s)
@@ -96,12 +96,12 @@ def test_levers_may_be_named_in_one_text(step: WholeStep) -> None:
 
 def test_a_step_that_cannot_be_learned_from_on_all_gpus_is_refused(step: WholeStep) -> None:
     """Elastic plain learns on all of them, and every lever is compared with plans without it."""
-    impossible = replace(step.own.costs, charges=Charges((1.0, 1.0, 1.0, math.inf), (0.0,) * 4, (0.0,) * 4))
+    impossible = replace(step.own.token_work, charges=Charges((1.0, 1.0, 1.0, math.inf), (0.0,) * 4, (0.0,) * 4))
     with refused(PlanningError, "the charges allow no learner of 4 servers of 2 GPUs"):
         WholeStep(step.logged, step.own.setting, impossible)
     variant = StepVariant(step.own.setting, impossible, frozenset([LAYOUTS]))
     with refused(PlanningError, "give finite charges of 4 servers"):
-        WholeStep(step.logged, step.own.setting, step.own.costs, [variant])
+        WholeStep(step.logged, step.own.setting, step.own.token_work, [variant])
     fewer = replace(impossible, charges=Charges((math.inf, 1.0, math.inf, 1.0), (0.0,) * 4, (0.0,) * 4))
     plan = WholeStep(step.logged, step.own.setting, fewer).plan(Objective(0.7)).plan
     assert plan.learner.servers(len(plan.generation.plan.actors)) in (2, 4)

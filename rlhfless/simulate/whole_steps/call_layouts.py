@@ -1,4 +1,4 @@
-"""Layouts of preparation and learning on servers of one size, chosen by measured operators, and the costs of a step with them.
+"""Layouts of preparation and learning on servers of one size, chosen by measured operators, and the work of a step with them.
 
 A server is the GPUs of one actor. It holds whole copies of every model that is called on it, so a layout is a strategy of one
 server (dp, tp, pp). Passes over responses have one layout, and trainings have one: that of the actors, or one of their own. A
@@ -29,12 +29,12 @@ class CallLayouts:
     """The layouts of a step's calls on servers of one size.
 
     Attributes:
-        costs: seconds per token, and charges of a learner by its servers. actors: layout of an actor.
+        token_work: seconds per token, and charges of a learner by its servers. actors: layout of an actor.
         prepare: layout of passes over responses on each server. learn: of trainings on each server, by the number of the
             learner's servers from 1; None where they do not fit.
     """
 
-    costs: TokenWork
+    token_work: TokenWork
     actors: Strategy
     prepare: Strategy
     learn: tuple[Strategy | None, ...]
@@ -62,7 +62,7 @@ def call_layouts(
     memory_bytes: float | None = None,
     load_bytes_per_s: float = LOAD_BYTES_PER_S,
 ) -> CallLayouts:
-    """Return the layouts of preparation and learning, and the costs of a step with them.
+    """Return the layouts of preparation and learning, and the work of a step with them.
 
     Args:
         graph: of a step that generates once, such as ``grpo()``. table: costs of its calls on a batch of the mean lengths.
@@ -147,9 +147,9 @@ class _Servers:
             tuple(math.inf if one is None else one.loading_s for one in learners),
         )
         unlock = "group" if self.graph.name == "grpo" else "response"
-        costs = TokenWork(prepare_s / tokens, full_s / tokens, unlock, charges)
+        token_work = TokenWork(prepare_s / tokens, full_s / tokens, unlock, charges)
         rank = learners.count(None), prepare_s / most + learners[-1].seconds
-        return rank, CallLayouts(costs, Strategy(1, size, 1), prepare, tuple(layouts))
+        return rank, CallLayouts(token_work, Strategy(1, size, 1), prepare, tuple(layouts))
 
     def _learner(self, servers: int, cut: Strategy, prepare: Strategy) -> _Learner | None:
         """Return trainings on so many servers that each have these layouts; None where they do not run or fit."""

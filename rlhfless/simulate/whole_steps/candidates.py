@@ -124,7 +124,7 @@ class _Pairs:
         learners, of, first = [], [], 0
         for actors, several in groupby(len(one.plan.actors) for one in generations):
             count = len(list(several))
-            beside = learners_beside(actors, size.servers, makespans_s[first : first + count], size.costs.charges)
+            beside = learners_beside(actors, size.servers, makespans_s[first : first + count], size.token_work.charges)
             learners.append(beside)
             of.append(np.repeat(np.arange(first, first + count), len(beside) // count))
             first += count

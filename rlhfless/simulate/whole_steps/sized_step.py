@@ -1,4 +1,4 @@
-"""A step with one size of actors and its costs: what plans take on every scenario of the lengths, and on the whole of it."""
+"""A step with one size of actors and its work: what plans take on every scenario of the lengths, and on the whole of it."""
 
 from __future__ import annotations
 
@@ -26,28 +26,30 @@ CHECKED_RESPONSES = 60_000
 
 
 class SizedStep:
-    """A step with one size of actors, and with the costs of preparation and learning there.
+    """A step with one size of actors, and with the work of preparation and learning there.
 
     Args:
         setting: cluster with this size of actors, and its latency; without drafts.
-        like: a step that differs in its costs only; its generations are this step's, too.
+        like: a step that differs in its work only; its generations are this step's, too.
 
     Attributes:
         servers: of the cluster, each the GPUs of one actor. work: of the true lengths, at full speed.
         part: that plans are made for, where the step is large.
     """
 
-    def __init__(self, logged: LoggedStep, setting: SimulationConfig, costs: TokenWork, like: SizedStep | None = None) -> None:
-        self.logged, self.setting, self.costs = logged, setting, costs
+    def __init__(
+        self, logged: LoggedStep, setting: SimulationConfig, token_work: TokenWork, like: SizedStep | None = None
+    ) -> None:
+        self.logged, self.setting, self.token_work = logged, setting, token_work
         self.gpus_per_actor, self.servers = setting.cluster.gpus_per_actor, setting.cluster.max_actors
-        self.work = costs.of(logged.truth, self.gpus_per_actor)
+        self.work = token_work.of(logged.truth, self.gpus_per_actor)
         self._generations: list[Generations] = [] if like is None else like._generations
-        self.part = StepPart.of(logged, setting, costs)
+        self.part = StepPart.of(logged, setting, token_work)
         self.planned = self
         """The step that plans are made for: the part of a large step, or the step itself."""
         if self.part is not None:
             planned = None if like is None else like.planned
-            self.planned = SizedStep(self.part.logged, self.part.setting, self.part.costs, planned)
+            self.planned = SizedStep(self.part.logged, self.part.setting, self.part.token_work, planned)
 
     @property
     def ratio(self) -> float:
@@ -62,7 +64,7 @@ class SizedStep:
     @cached_property
     def works(self) -> list[StepWork]:
         """Return preparation and learning at full speed on each scenario."""
-        return [self.costs.of(case, self.gpus_per_actor) for case in self.cases]
+        return [self.token_work.of(case, self.gpus_per_actor) for case in self.cases]
 
     def generations(self, drafts: SimulatedDrafts | None) -> Generations:
         """Return the candidates for generation with these drafts, or without any."""
@@ -114,7 +116,7 @@ class SizedStep:
         """Return a learner as many times as there are scenarios."""
         own, actors = np.full(count, learner.own), np.full(count, len(generation.plan.actors))
         grows, streams, overlaps = (np.full(count, one) for one in (learner.grows, learner.streams, learner.overlaps))
-        return charged(own, np.full(count, learner.from_s), grows, streams, overlaps, actors, self.costs.charges)
+        return charged(own, np.full(count, learner.from_s), grows, streams, overlaps, actors, self.token_work.charges)
 
 
 def items_of(generated: GeneratedStep, work: StepWork, blocks: int, together: int = 1) -> StepItems:

@@ -105,9 +105,9 @@ def step_of_calls(
             if layouts is base or (own and False in of_size and _equal(layouts, of_size[False])):
                 continue
             levers = frozenset({ACTOR_SIZE} if other != size else ()) | frozenset({LAYOUTS} if own else ())
-            variants.append(StepVariant(settings[other], layouts.costs, levers))
+            variants.append(StepVariant(settings[other], layouts.token_work, levers))
             every.append(layouts)
-    return StepOfCalls(WholeStep(logged, settings[size], base.costs, variants), tuple(every))
+    return StepOfCalls(WholeStep(logged, settings[size], base.token_work, variants), tuple(every))
 
 
 def _equal(one: CallLayouts, other: CallLayouts) -> bool:

@@ -43,12 +43,12 @@ class StepPart:
 
     logged: LoggedStep
     setting: SimulationConfig
-    costs: TokenWork
+    token_work: TokenWork
     ratio: float
     servers: int
 
     @classmethod
-    def of(cls, logged: LoggedStep, setting: SimulationConfig, costs: TokenWork) -> StepPart | None:
+    def of(cls, logged: LoggedStep, setting: SimulationConfig, token_work: TokenWork) -> StepPart | None:
         """Return the part that plans are made for; None where the step itself is small enough."""
         cluster = setting.cluster
         prompts = len(np.unique(logged.predicted.prompt_of))
@@ -59,7 +59,7 @@ class StepPart:
         return cls(
             _some(logged, max(2, round(prompts / ratio))),
             replace(setting, cluster=replace(cluster, nodes=nodes, prewarmed=round(cluster.prewarmed / ratio))),
-            replace(costs, charges=costs.charges.of_part(ratio)), ratio, cluster.max_actors,
+            replace(token_work, charges=token_work.charges.of_part(ratio)), ratio, cluster.max_actors,
         )  # fmt: skip
 
     def scaled(self, pair: WholeStepPlan, of_part: Generations, generations: Generations) -> WholeStepPlan:

@@ -14,7 +14,6 @@ from rlhfless.simulate.traces import trace_of
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, candidates
 from rlhfless.simulate.whole_steps.generated import executed_record
 from rlhfless.simulate.whole_steps.generations import WholeStepPlan
-from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.sized_step import SizedStep
 from rlhfless.simulate.whole_steps.step_part import best_actors
 from rlhfless.trace import Trace
@@ -26,18 +25,21 @@ from solver.model.workload import FloatArray
 from solver.step.choose import StepTable, best_of, choose, share_text
 from solver.step.work import TokenWork
 
+Totals = tuple[float, float]
+"""Seconds and GPU-seconds of a whole step."""
+
 
 @dataclass(frozen=True, eq=False)
 class StepVariant:
     """Another size of actors, or other layouts of preparation and learning, that a plan of a step may choose.
 
     Attributes:
-        setting: cluster with this size of actors, and its latency. costs: of preparation and learning there.
-        levers: ``actor size``, ``layouts`` or both: what differs from the step's own setting and costs.
+        setting: cluster with this size of actors, and its latency. token_work: preparation and learning there.
+        levers: ``actor size``, ``layouts`` or both: what differs from the step's own setting and work.
     """
 
     setting: SimulationConfig
-    costs: TokenWork
+    token_work: TokenWork
     levers: frozenset[str]
 
 
@@ -82,7 +84,7 @@ class WholeStep:
     Args:
         logged: the step, with its forecast and its true lengths.
         setting: cluster, latency and admission; its ``drafts`` are not used.
-        costs: preparation and learning, with what a learner pays.
+        token_work: preparation and learning, with what a learner pays.
         variants: other actor sizes and layouts that plans may choose.
 
     Attributes:
@@ -105,18 +107,18 @@ class WholeStep:
     """
 
     def __init__(
-        self, logged: LoggedStep, setting: SimulationConfig, costs: TokenWork, variants: Sequence[StepVariant] = ()
+        self, logged: LoggedStep, setting: SimulationConfig, token_work: TokenWork, variants: Sequence[StepVariant] = ()
     ) -> None:
         self.logged, self.variants = logged, tuple(variants)
-        self.own = SizedStep(logged, replace(setting, drafts=None), costs)
+        self.own = SizedStep(logged, replace(setting, drafts=None), token_work)
         self._sizes, given = [self.own], [setting]
         self._candidates: list[WholeStepCandidates] = []
         for variant in self.variants:
             like = next((size for size, known in zip(self._sizes, given, strict=True) if known is variant.setting), None)
-            self._sizes.append(SizedStep(logged, replace(variant.setting, drafts=None), variant.costs, like))
+            self._sizes.append(SizedStep(logged, replace(variant.setting, drafts=None), variant.token_work, like))
             given.append(variant.setting)
         for size in self._sizes:
-            if not size.costs.charges.fits(size.servers):
+            if not size.token_work.charges.fits(size.servers):
                 raise PlanningError(
                     f"the charges allow no learner of {size.servers} servers of {size.gpus_per_actor} GPUs, but elastic plain "
                     f"learns on all GPUs; give finite charges of {size.servers} servers"
@@ -201,7 +203,7 @@ class WholeStep:
         return best_actors(plan, lambda actors: part.with_actors(plan, actors, generations), value)
 
     def of_plan(self, plan: WholeStepPlan) -> SizedStep:
-        """Return the step with the actor size and the costs of this plan."""
+        """Return the step with the actor size and the work of this plan."""
         return self._sizes[plan.variant]
 
     def execute(self, plan: WholeStepPlan) -> Totals:
@@ -249,7 +251,7 @@ class WholeStep:
             if size.part is not None:
                 plan = size.part.scaled(plan, plan.generation.step, size.generations(found.drafts))
             plans.append(plan)
-            fits.append(size.costs.charges.fits(plan.learner.servers(plan.generation.assignment.actors)))
+            fits.append(size.token_work.charges.fits(plan.learner.servers(plan.generation.assignment.actors)))
         kept, table = np.flatnonzero(fits), found.table
         table = StepTable(table.levers[kept], table.times_s[kept], table.gpu_s[kept])
         return replace(found, plans=tuple(plans[number] for number in kept.tolist()), table=table)

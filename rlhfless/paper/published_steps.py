@@ -1,5 +1,7 @@
 """Whole steps of published systems and of simple ones, executed on true lengths.
 
+What these systems decide is in ``rlhfless.scheduling``: their policies of generation by name, and layouts in its ``published``.
+
 All have a learner of ``servers`` servers, as the naive system. Where it starts is taken from the executed step: it is loaded
 exactly when it is needed, which is generous.
 """
@@ -15,13 +17,12 @@ from rlhfless.scheduling.assignments import Static
 from rlhfless.simulate.drafted_steps import drafted_engines
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed
+from rlhfless.simulate.whole_steps.whole_step import Totals
 from solver.model.objective import Objective
 from solver.step.charges import Charges
 from solver.step.follow import follow
 from solver.step.work import Learner, StepWork, TokenWork
 
-Totals = tuple[float, float]
-"""Seconds and GPU-seconds of a whole step."""
 LAYOUTS = Objective(0.7)  # by which layouts are chosen
 
 
@@ -53,16 +54,16 @@ def rlhfless(
 
 def rlhfuse(
     logged: LoggedStep, setting: SimulationConfig, requests: Sequence[Request], work: StepWork, servers: int, *,
-    costs: TokenWork, actors: int,
+    token_work: TokenWork, actors: int,
 ) -> Totals:  # fmt: skip
     """Return RLHFuse's inter-stage fusion: the best cut for the step, preparation on released GPUs, the naive learner.
 
     Args:
-        costs: work per token, by which the cut is chosen; charges do not count there.
+        token_work: of preparation and learning, by which the cut is chosen; charges do not count there.
     """
     learner = Learner(servers, grows=False, overlaps=True, place="freed")
     problem, options = logged.inputs(setting)
-    options = replace(options, work=replace(costs, charges=Charges()), learner=learner)
+    options = replace(options, work=replace(token_work, charges=Charges()), learner=learner)
     plan = make_policy("rlhfuse", static_actors=actors).plan(problem, options)
     generated = executed(plan, requests, setting)
     prepared_s = follow(generated.completion_s, generated.free_s, work, learner).prepare_end_s
