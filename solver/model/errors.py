@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from numbers import Real
 from typing import Any
 
@@ -50,8 +50,9 @@ def check_flags(**flags: Any) -> None:
 
 
 def is_list(value: Any) -> bool:
-    """Return whether ``value`` is a collection, such as a list or an array; text is none, although it has letters."""
-    return isinstance(value, Collection) and not isinstance(value, str | bytes) and getattr(value, "ndim", 1) != 0
+    """Return whether ``value`` is a collection, such as a list or an array; neither text nor a mapping is one."""
+    none = isinstance(value, str | bytes | Mapping) or getattr(value, "ndim", 1) == 0
+    return isinstance(value, Collection) and not none
 
 
 def listed(name: str, values: Any) -> tuple[Any, ...]:
