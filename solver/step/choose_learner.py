@@ -1,7 +1,7 @@
 """Chooses how a step is learned from: from the whole batch or while others decode, on which GPUs, and from when.
 
 A learner has GPUs in addition to the actors', and it may grow onto GPUs that actors have released; it never uses those of an
-actor that decodes. Two questions are answered by timing learners on the plan's generation (``step_totals``), on every scenario
+actor that decodes. Two questions are answered by timing learners on the plan's generation (``Generated.step_totals``), on every scenario
 of the lengths:
 
 - ``choose_learner``: which learner is best? Every candidate is timed on the expected lengths. The best of them, half of them
@@ -27,8 +27,8 @@ from solver.model.errors import PlanningError, as_given, check_flags, is_number,
 from solver.model.plan import Plan, check_plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray, Workload
-from solver.step.cut_timeline import CutTimeline, Generated
-from solver.step.follow import step_totals
+from solver.step.cut_timeline import CutTimeline
+from solver.step.follow import Generated
 from solver.step.work import Learner, StepWork, TokenWork
 
 STARTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of a learner, as shares of the mean generation time
@@ -197,10 +197,9 @@ class _LearnerSearch:
             raise PlanningError(f"work is {as_given(work)}; a TokenWork is needed")
         cluster, latency = problem.one_kind
         self.plan, self.problem, self.work, self.merges = plan, problem, work, merges
-        self.latency, self.actor_gpus, self.most = latency.affine, cluster.gpus_per_actor, cluster.max_actors
+        self.latency, self.most = latency.affine, cluster.max_actors
         self.server_gpus = cluster.gpus_per_actor if gpus_per_server is None else gpus_per_server
         self.price = cluster.usd_per_gpu_s if problem.objective.cost == "usd" else 1.0
-        self.begin_s = np.array([actor.start_s for actor in plan.actors])
         self.cases = [self._case(case) for case in problem.workload.cases()]
 
     def _case(self, workload: Workload) -> tuple[Generated, StepWork]:
@@ -211,10 +210,7 @@ class _LearnerSearch:
 
     def totals(self, learner: Learner, cases: Sequence[tuple[Generated, StepWork]]) -> tuple[FloatArray, FloatArray]:
         """Return the (S,) times and GPU-seconds of the step with this learner in these cases."""
-        times, costs = np.zeros(len(cases)), np.zeros(len(cases))
-        for i, (generated, work) in enumerate(cases):
-            times[i], phases_gpu_s = step_totals(generated.completion_s, generated.free_s, work, learner)
-            costs[i] = self.actor_gpus * float((generated.free_s - self.begin_s).sum()) + phases_gpu_s
+        times, costs = np.transpose([generated.step_totals(work, learner) for generated, work in cases])
         return times, costs
 
     def best(self, servers: tuple[int, ...], released: bool) -> LearnerPlan:

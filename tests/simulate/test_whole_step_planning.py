@@ -18,12 +18,13 @@ from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.simulate import LoggedStep, SimulationConfig, WholeStep, logged_steps
 from rlhfless.simulate.whole_steps import generations, step_part
 from rlhfless.simulate.whole_steps.assignments import Assignment
-from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
+from rlhfless.simulate.whole_steps.generated import executed, requests_of
 from rlhfless.simulate.whole_steps.generations import Generation, WholeStepPlan, expected
 from rlhfless.simulate.whole_steps.step_part import MOST_STEPS, STEP, best_actors
 from solver import LatencyModel, Objective, PlanningProblem, Workload
 from solver.lengths.forecast import LengthForecast
 from solver.step.charges import Charges
+from solver.step.follow import Generated
 from solver.step.work import Learner, TokenWork
 
 
@@ -55,7 +56,7 @@ def test_a_plan_simulates_a_counted_number_of_generations(monkeypatch: pytest.Mo
     """11 per number of actors on the typical scenario, and only those that are kept on the 7 others."""
     timed: list[bool] = []
 
-    def counting(*args: object) -> GeneratedStep:
+    def counting(*args: object) -> Generated:
         timed.append(isinstance(args[0], solver.Plan) and isinstance(args[0].rule, GlobalCut | None))
         return expected(*args)  # type: ignore[arg-type]
 

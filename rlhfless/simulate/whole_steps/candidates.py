@@ -16,7 +16,7 @@ import numpy as np
 
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps.generations import Generation, WholeStepPlan
-from rlhfless.simulate.whole_steps.sized_step import SizedStep, items_of
+from rlhfless.simulate.whole_steps.sized_step import SizedStep
 from solver.model.step_levers import CONSOLIDATION, lever_bits, levers_of_bits
 from solver.model.workload import FloatArray, IntArray
 from solver.step.choose import StepChoice, StepTable, dearer_by, kept
@@ -119,7 +119,7 @@ class _Pairs:
     def beside(cls, variant: int, size: SizedStep, generations: Sequence[Generation], levers: frozenset[str]) -> _Pairs:
         """Return the pairs of some generations by actors of one size; all use the levers of the variant, too."""
         together = servers_per_block(size.servers)
-        steps = [items_of(one.on(0), size.works[0], BLOCKS, together) for one in generations]
+        steps = [StepItems(one.on(0), size.works[0], BLOCKS, together) for one in generations]
         makespans_s = np.array([one.makespan_s for one in generations])
         learners, of, first = [], [], 0
         for actors, several in groupby(len(one.plan.actors) for one in generations):
