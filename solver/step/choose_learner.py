@@ -1,8 +1,8 @@
 """Chooses how a step is learned from: from the whole batch or while others decode, on which GPUs, and from when.
 
 A learner has GPUs in addition to the actors', and it may grow onto GPUs that actors have released; it never uses those of an
-actor that decodes. Two questions are answered by timing learners on the plan's generation (``Generated.step_totals``), on every scenario
-of the lengths:
+actor that decodes. Two questions are answered by timing learners on the plan's generation (``Generated.step_totals``), on every
+scenario of the lengths:
 
 - ``choose_learner``: which learner is best? Every candidate is timed on the expected lengths. The best of them, half of them
   streaming, are then timed on each scenario, and the best by the objective is chosen. Learning from the whole batch on all
