@@ -85,7 +85,8 @@ def test_a_choice_does_not_depend_on_the_choices_before_it(seed: int, weights: l
     )
 
     def fresh() -> WholeStepCandidates:
-        return WholeStepCandidates(plans, StepTable(np.array([lever_bits(one) for one in used]), *estimated.swapaxes(0, 1).copy()))
+        table = StepTable(np.array([lever_bits(one) for one in used]), *estimated.swapaxes(0, 1).copy())
+        return WholeStepCandidates(plans, table)
 
     def chosen(among: WholeStepCandidates, weight: float) -> tuple[StepChoice, list[float]]:
         choice, table = among.confirm(lambda one: choose(one, Objective(weight)), lambda plan: exact[plans.index(plan)].T)
