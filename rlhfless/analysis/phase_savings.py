@@ -34,17 +34,14 @@ class PhaseSavings:
     Attributes:
         learns: whether gradients are accumulated there, or responses are only prepared.
         low, mean, high: shares of the steps' time. The range covers resampled steps (5th to 95th percentile), every dispatch
-            that the run may have used, and waiting replicas that load the models in no time or within ``load_s``.
-        most: share that is saved if every waiting GPU works, over every dispatch.
-        load_s: seconds of loading the models at most: those of sending weights in the latency profile.
+            that the run may have used, and waiting replicas that load the models in no time, or as long as the latency profile
+            sends weights.
     """
 
     learns: bool
     low: float
     mean: float
     high: float
-    most: float
-    load_s: float
 
 
 def phase_savings(
@@ -67,15 +64,14 @@ def phase_savings(
     for learns, work_s in ((False, phases.prepare_s), (True, phases.learn_s)):
         if not work_s:
             continue
-        ranges, most = [], 0.0
+        ranges = []
         for steps in steps_of:
             logged_s = np.array([step.generation_s + phases.seconds for step in steps])
             for wait_s in dict.fromkeys((0.0, load_s)):
                 saved_s = np.array([step.saved_s(learns, wait_s) for step in steps])
                 ranges.append(saved_range(logged_s - saved_s, logged_s))
-            most = max(most, float(sum(step.most_saved_s(learns) for step in steps) / logged_s.sum()))
         low, high = min(one[0] for one in ranges), max(one[2] for one in ranges)
-        found.append(PhaseSavings(learns, low, ranges[0][1], high, max(most, high), load_s))
+        found.append(PhaseSavings(learns, low, ranges[0][1], high))
     return tuple(found)
 
 
@@ -119,8 +115,3 @@ class _LoggedStep:
         rows = follow(self.completion_s, np.minimum(self.free_s + load_s, self.generation_s), work, BESIDE_DECODING).rows
         done_s = sum(max(0.0, min(row.end_s, self.generation_s) - row.start_s) for row in rows)
         return done_s / len(self.free_s)
-
-    def most_saved_s(self, learns: bool) -> float:
-        """Return the same if every waiting replica works, from its last response on."""
-        work_s = self.prepare_s.sum() + (self.learn_s.sum() if learns else 0.0)
-        return float(min(work_s, (self.generation_s - self.free_s).sum())) / len(self.free_s)

@@ -47,13 +47,13 @@ SYSTEMS = {
     ("real", WITHOUT, ""): Look("ReaL: layouts only", GREEN, "square"),
     ("rlhfspec", "weak", ""): Look("RLHFSpec: weak drafts only", GREY, "cross"),
     ("rlhfspec", "strong", ""): Look("RLHFSpec: strong drafts only (character task)", GREY, "x"),
-    (TOGETHER, WITHOUT, "1.35x"): Look("all together, without drafts, aims at 1.35x", BLUE, "circle"),
+    (TOGETHER, WITHOUT, "1.35x"): Look("all together, without drafts, planned for 1.35x", BLUE, "circle"),
     (TOGETHER, "weak", "1.35x"): Look("all together, weak drafts", BLUE, "circle-open"),
     (TOGETHER, "strong", "1.35x"): Look("all together, strong drafts (character task)", BLUE, "circle-dot"),
     (FAIR_SIZED, WITHOUT, ""): Look("elastic plain with prefix caching, any size of actors", PURPLE, "star-open"),
     (TOGETHER_SIZED, WITHOUT, "1.35x"): Look("all together, without drafts, any size of actors", BLUE, "star"),
 }
-"""(system, drafts, aim) to how it is drawn."""
+"""(system, drafts, objective) to how it is drawn."""
 LIMITS = {
     WITHOUT: Look("bound at 1.35x, without drafts", BOUND, "line-ew"),
     "strong": Look("bound at 1.35x, strong drafts", BLUE, "line-ew"),
@@ -153,16 +153,15 @@ def printed(numbers: Numbers) -> list[str]:
     for cell, of in means.groupby(CELL, sort=False):
         lines.append(f"{cell[0]} {str(cell[1])[-2:]} {label(str(cell[2]), str(of['basis'].iloc[0]))}")
         names = tuple(map(str, cell))
-        for row in of[of["aim"].isin(["", "1.35x", "2x"]) & (of["system"] != "naive")].itertuples():
+        for row in of[of["objective"].isin(["", "1.35x", "2x"]) & (of["system"] != "naive")].itertuples():
             limit = limits_sized if row.system == TOGETHER_SIZED else limits[limits["drafts"] == row.drafts]
             of_cell = limit[(limit[CELL] == list(cell)).all(axis=1)]
             allowed = ""
-            if row.aim and len(of_cell):
+            if row.objective and len(of_cell):
                 one = of_cell.iloc[0]
-                allowed = f"; bound {one[f'saved at {row.aim}']:.1%}, up to {one['most_speedup']:.2f}x"
-            lines.append(
-                f"    {row.system}, {row.drafts} drafts{f', aims at {row.aim}' * bool(row.aim)}: {_pair(row)}{allowed}"
-            )
+                allowed = f"; bound {one[f'saved at {row.objective}']:.1%}, up to {one['most_speedup']:.2f}x"
+            planned = f", planned for {row.objective}" * bool(row.objective)
+            lines.append(f"    {row.system}, {row.drafts} drafts{planned}: {_pair(row)}{allowed}")
         lines += [f"    against elastic plain with prefix caching, {name} drafts: {_fairly(against[names, name])}"
                   for name in DRAFTS if (names, name) in against]  # fmt: skip
         lines += [f"    the same with any size of actors: {_fairly(sized[names, WITHOUT])}"] * ((names, WITHOUT) in sized)
@@ -194,7 +193,7 @@ def plot(numbers: Numbers) -> go.Figure:
     means = against_naive(table)
     basis = means.groupby(CELL, sort=False)["basis"].first()
     names = {cell: f"{cell[0]} {cell[1][-2:]}<br>{label(cell[2], kind).replace(' ', '<br>')}" for cell, kind in basis.items()}
-    means["hue"] = list(zip(means["system"], means["drafts"], means["aim"], strict=True))
+    means["hue"] = list(zip(means["system"], means["drafts"], means["objective"], strict=True))
     means = means[means["hue"].isin(list(SYSTEMS))]
     limits = bounds(table).assign(hue=lambda of: of["drafts"])
     limits = pd.concat([limits[limits["hue"].isin(list(LIMITS))], bounds(table, BOUND_SIZED).assign(hue=BOUND_SIZED)])
@@ -223,7 +222,7 @@ def plot(numbers: Numbers) -> go.Figure:
         [Panel({}, "place", "value", "hue", "bars", y_title="T^0.7 C^0.3, naive = 1", yaxis=FROM_ZERO),
          Panel({}, "place", "lever", "hue", "across", x_title="saved by each lever, leave one out", xaxis=PERCENT)],
     ]  # fmt: skip
-    note = "16 L40S, planned from forecasts; all together aims at 1.35x"
+    note = "16 L40S, planned from forecasts; all together is planned for 1.35x"
     return facets(shown, TITLE, note, panels, {**SYSTEMS, **LIMITS, **BARS}, heights=[300, 300, 220, 260], between=110)
 
 

@@ -16,22 +16,22 @@ from rlhfless.scheduling import make_policy
 from rlhfless.scheduling.assignments import Static
 from rlhfless.simulate.drafted_steps import drafted_engines
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
-from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed
+from rlhfless.simulate.whole_steps.generated import executed
 from rlhfless.simulate.whole_steps.whole_step import Totals
 from solver.model.objective import Objective
 from solver.step.charges import Charges
-from solver.step.follow import follow
+from solver.step.follow import Generated, follow
 from solver.step.work import Learner, StepWork, TokenWork
 
 LAYOUTS = Objective(0.7)  # by which layouts are chosen
 
 
-def own_learner(generated: GeneratedStep, work: StepWork, servers: int) -> Learner:
+def own_learner(generated: Generated, work: StepWork, servers: int) -> Learner:
     """Return learning on GPUs of its own when generation is over, loaded right before."""
     return Learner(servers, max(0.0, generated.makespan_s - work.charges.loading_s(servers)), grows=False)
 
 
-def naive(generated: GeneratedStep, work: StepWork, servers: int, free_gpus: int) -> Totals:
+def naive(generated: Generated, work: StepWork, servers: int, free_gpus: int) -> Totals:
     """Return the naive system: static actors hold their GPUs until the step is over.
 
     Args:
@@ -83,7 +83,7 @@ def layouts(
     """
     most, found = setting.cluster.max_actors, []
 
-    def step(generated: GeneratedStep, servers: int, of: StepWork) -> Totals:
+    def step(generated: Generated, servers: int, of: StepWork) -> Totals:
         return generated.step_totals(of, Learner(servers, generated.makespan_s, grows=False))
 
     for actors in range(1, most + 1):

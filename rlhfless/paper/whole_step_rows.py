@@ -28,12 +28,12 @@ from solver.model.workload import FloatArray
 from solver.step.work import TokenWork
 
 OBJECTIVE = Objective(WEIGHT)  # by which elastic plain is sized and levers are counted
-MARGIN = 0.02  # by which plans aim at more than a speed, as forecasts are wrong
+MARGIN = 0.02  # by which more than a speed is planned for, as forecasts are wrong
 SPEEDUPS = {"1.35x": 1.35, "2x": 2.0}
-"""Aims: least cost at these speeds over the naive system."""
+"""Objectives: least cost at these speeds over the naive system."""
 WEIGHTS = (0.2, 0.5, WEIGHT, 1.0)
-EXTRA_AIMS = frozenset(f"w={weight:g}" for weight in WEIGHTS if weight != WEIGHT)
-"""Points between the other aims, executed without drafts only, as drafts take long to simulate."""
+EXTRA_OBJECTIVES = frozenset(f"w={weight:g}" for weight in WEIGHTS if weight != WEIGHT)
+"""Points between the other objectives, executed without drafts only, as drafts take long to simulate."""
 EQUAL_TIME = "equal time"
 FAIR = "elastic cached"
 """The fair comparator: elastic plain with prefix caching."""
@@ -43,12 +43,11 @@ BOUND, BOUND_SIZED = "bound", "bound, any size"
 ACCEPTANCES = {"weak": WEAK, "strong": STRONG}
 WITHOUT = "without"
 VALUES = (
-    "system", "drafts", "aim", "time_s", "gpu_s", "bound_gpu_s", "lever", "expected", "saved", "stage", "value"
+    "system", "drafts", "objective", "time_s", "gpu_s", "bound_gpu_s", "lever", "expected", "saved", "stage", "value"
 )  # fmt: skip
 """Columns of rows beside ``part``; those of other parts are empty."""
 
-
-Aim = tuple[Objective, FloatArray | None]
+Relative = tuple[Objective, FloatArray | None]
 """What is minimised, and what of another plan the limit is a multiple of (``WholeStep.plan``)."""
 
 
@@ -92,7 +91,7 @@ class StepToCompare:
         yield self._system("rlhfuse", fused)
         yield self._system("real", published_steps.layouts(*given, (requests_of(own.cases[0]), own.works[0])))
         speeds = {name: Objective(deadline_s=1 / (speed * (1 + MARGIN))) for name, speed in SPEEDUPS.items()}
-        aims: dict[str, Aim] = {
+        objectives: dict[str, Relative] = {
             **{name: (objective, forecast_s) for name, objective in speeds.items()},
             EQUAL_TIME: (Objective(deadline_s=1), fair.times_s), "equal cost": (Objective(budget_gpu_s=1), fair.gpu_s),
             **{f"w={weight:g}": (Objective(weight), None) for weight in WEIGHTS},
@@ -105,35 +104,35 @@ class StepToCompare:
                 drafted = replace(self.setting, drafts=drafts)
                 yield self._system("rlhfspec", published_steps.drafts_only(self.logged, drafted, *given[2:], servers), name)
             bound = step.bound(drafts) if drafts is None or self.bounds_with_drafts else None
-            for aim_name, (objective, relative_to) in aims.items():
-                if drafts is not None and aim_name in EXTRA_AIMS:  # points between the others
+            for objective_name, (objective, relative_to) in objectives.items():
+                if drafts is not None and objective_name in EXTRA_OBJECTIVES:  # points between the others
                     continue
                 totals = step.execute(step.plan(objective, drafts, relative_to=relative_to).plan)
                 least = np.nan if bound is None else bound.gpu_seconds(totals[0] * (1 + 1e-9))
-                yield {**self._system(TOGETHER, totals, name), "aim": aim_name, "bound_gpu_s": least}
+                yield {**self._system(TOGETHER, totals, name), "objective": objective_name, "bound_gpu_s": least}
             if bound is not None:
                 yield from _bound_rows(BOUND, name, bound, naive[0])
-        yield from self._of_any_size(naive[0], aims)
+        yield from self._of_any_size(naive[0], objectives)
         yield from self._levers()
         yield from self._stages(naive, kinds)
 
     def _system(self, system: str, totals: Totals, drafts: str = WITHOUT) -> dict[str, Any]:
         return {"part": "system", "system": system, "drafts": drafts, "time_s": totals[0], "gpu_s": totals[1]}
 
-    def _of_any_size(self, naive_s: float, aims: Mapping[str, Aim]) -> Iterator[dict[str, Any]]:
+    def _of_any_size(self, naive_s: float, objectives: Mapping[str, Relative]) -> Iterator[dict[str, Any]]:
         """Return elastic plain and everything together where each may choose the size of actors, and the bound on any size."""
         step = WholeStep(self.logged, self.setting, self.token_work, self.sizes)
         bound = step.bound()
         fair, totals = self._plain_of_best_size()
         yield self._system(FAIR_SIZED, totals)
         choice = step.plan(OBJECTIVE)
-        own = {name: aims[name] for name in SPEEDUPS} | {EQUAL_TIME: (Objective(deadline_s=1), fair.times_s)}
+        own = {name: objectives[name] for name in SPEEDUPS} | {EQUAL_TIME: (Objective(deadline_s=1), fair.times_s)}
         plans = {name: step.plan(objective, relative_to=relative_to).plan for name, (objective, relative_to) in own.items()}
         plans[f"w={WEIGHT:g}"] = choice.plan
         for name, plan in plans.items():
             totals = step.execute(plan)
             least = bound.gpu_seconds(totals[0] * (1 + 1e-9))
-            yield {**self._system(TOGETHER_SIZED, totals), "aim": name, "bound_gpu_s": least}
+            yield {**self._system(TOGETHER_SIZED, totals), "objective": name, "bound_gpu_s": least}
         yield from _bound_rows(BOUND_SIZED, WITHOUT, bound, naive_s)
         without, saved = choice.without.get(ACTOR_SIZE), 0.0
         if without is not None:
@@ -166,8 +165,8 @@ class StepToCompare:
 
 
 def _bound_rows(part: str, drafts: str, bound: Bound, naive_s: float) -> Iterator[dict[str, Any]]:
-    """Return the least GPU-seconds at the speeds that are aimed at, and the least time."""
+    """Return the least GPU-seconds at the speeds that are planned for, and the least time."""
     for name, speed in SPEEDUPS.items():
         at = naive_s / speed
-        yield {"part": part, "drafts": drafts, "aim": name, "time_s": at, "gpu_s": bound.gpu_seconds(at)}
-    yield {"part": part, "drafts": drafts, "aim": "least time", "time_s": bound.shortest_s(), "gpu_s": np.nan}
+        yield {"part": part, "drafts": drafts, "objective": name, "time_s": at, "gpu_s": bound.gpu_seconds(at)}
+    yield {"part": part, "drafts": drafts, "objective": "least time", "time_s": bound.shortest_s(), "gpu_s": np.nan}

@@ -43,26 +43,24 @@ def half_width(values: pd.Series) -> float:
 
 
 def against_naive(table: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per setting, system, drafts and aim, with means over the seeds.
+    """Return one row per setting, system, drafts and objective, with means over the seeds.
 
     Returns:
-        ``CELL, basis, system, drafts, aim, seeds, speedup, speedup_ci, cost_saved, cost_saved_ci, bound_saved`` (the share that
-        the bound allows in the plan's own time; NaN where it was not computed), ``time_s, gpu_s``.
+        ``CELL, basis, system, drafts, objective, seeds, speedup, speedup_ci, cost_saved, cost_saved_ci, bound_saved`` (the
+        share that the bound allows in the plan's own time; NaN where it was not computed), ``time_s, gpu_s``.
     """
-    steps = table[table["part"] == "system"].fillna({"aim": ""})
+    steps = table[table["part"] == "system"].fillna({"objective": ""})
     naive = steps[steps["system"] == "naive"].set_index([*CELL, "seed"])[["time_s", "gpu_s"]]
     steps = steps.join(naive.add_suffix("_naive"), on=[*CELL, "seed"])
     steps = steps.assign(
         speedup=steps["time_s_naive"] / steps["time_s"], cost_saved=1 - steps["gpu_s"] / steps["gpu_s_naive"],
         bound_saved=1 - steps["bound_gpu_s"] / steps["gpu_s_naive"],
     )  # fmt: skip
-    rows = []
-    for key, of in steps.groupby([*CELL, "basis", "system", "drafts", "aim"], sort=False):
+    rows, names = [], [*CELL, "basis", "system", "drafts", "objective"]
+    for key, of in steps.groupby(names, sort=False):
         means = {name: float(of[name].mean()) for name in ("speedup", "cost_saved", "bound_saved", "time_s", "gpu_s")}
         widths = {f"{name}_ci": half_width(of[name]) for name in ("speedup", "cost_saved")}
-        rows.append(
-            {**dict(zip([*CELL, "basis", "system", "drafts", "aim"], key, strict=True)), "seeds": len(of), **means, **widths}
-        )
+        rows.append({**dict(zip(names, key, strict=True)), "seeds": len(of), **means, **widths})
     return pd.DataFrame(rows)
 
 
@@ -79,9 +77,9 @@ def bounds(table: pd.DataFrame, part: str = BOUND) -> pd.DataFrame:
     rows = table[table["part"] == part].join(steps.add_suffix("_naive"), on=[*CELL, "seed"])
     found = []
     for key, of in rows.groupby([*CELL, "drafts"], sort=False):
-        saved = {f"saved at {aim}": float((1 - part["gpu_s"] / part["gpu_s_naive"]).mean())
-                 for aim, part in of.groupby("aim") if aim != "least time"}  # fmt: skip
-        least = of[of["aim"] == "least time"]
+        saved = {f"saved at {name}": float((1 - part["gpu_s"] / part["gpu_s_naive"]).mean())
+                 for name, part in of.groupby("objective") if name != "least time"}  # fmt: skip
+        least = of[of["objective"] == "least time"]
         speed = float((least["time_s_naive"] / least["time_s"]).mean())
         found.append({**dict(zip([*CELL, "drafts"], key, strict=True)), **saved, "most_speedup": speed})
     return pd.DataFrame(found)
@@ -102,10 +100,11 @@ def fair(table: pd.DataFrame, any_size: bool = False) -> dict[tuple[tuple[str, .
         for drafts in together["drafts"].unique():
             seeds = together[together["drafts"] == drafts]["seed"]
             own = together[together["drafts"].isin([drafts, WITHOUT]) & together["seed"].isin(seeds)]
-            means = own.groupby(["drafts", "aim"])[["time_s", "gpu_s"]].mean()
+            means = own.groupby(["drafts", "objective"])[["time_s", "gpu_s"]].mean()
             plain = of[(of["system"] == (FAIR_SIZED if any_size else FAIR)) & of["seed"].isin(seeds)]
             points = np.column_stack([means[name] / plain[name].mean() for name in ("time_s", "gpu_s")])
-            one = together[(together["drafts"] == drafts) & (together["aim"] == "equal time")].set_index("seed").sort_index()
+            one = together[(together["drafts"] == drafts) & (together["objective"] == "equal time")]
+            one = one.set_index("seed").sort_index()
             base = plain.set_index("seed").sort_index()
             ratios = one[["time_s", "gpu_s", "bound_gpu_s"]] / base[["time_s", "gpu_s", "gpu_s"]].to_numpy()
             time, cost, least = ratios.mean()
@@ -149,10 +148,10 @@ def stages(table: pd.DataFrame) -> pd.Series:
 
 
 def counted(
-    steps: pd.DataFrame, aim: str, speed: float, saved: float, drafts: str, model: str = "", system: str = TOGETHER
+    steps: pd.DataFrame, objective: str, speed: float, saved: float, drafts: str, model: str = "", system: str = TOGETHER
 ) -> tuple[int, int]:
-    """Return in how many of how many settings the plan for an aim is at least so fast and saves at least so much, at once."""
-    own = steps[(steps["system"] == system) & (steps["drafts"] == drafts) & (steps["aim"] == aim)]
+    """Return in how many of how many settings the plan for an objective is at least so fast, and saves at least so much."""
+    own = steps[(steps["system"] == system) & (steps["drafts"] == drafts) & (steps["objective"] == objective)]
     own = own[own["model"].str.endswith(model)]
     return int(((own["speedup"] >= speed) & (own["cost_saved"] >= saved)).sum()), len(own)
 
@@ -162,7 +161,7 @@ AIMS = (
     ("1.35x", 1.35, 0.448, "", {WITHOUT: 6 / 12, "weak": None, "strong": 8 / 12}),
     ("2x", 2.0, 0.6, "7B", dict.fromkeys(DRAFTS, 5 / 6)),
 )  # fmt: skip
-"""Speed that is planned for, speed and saving at once, models, and drafts to the share of the settings that is aimed at."""
+"""Objective of the plan, speed and saving at once, models, and drafts to the share of the settings that is aimed at."""
 FAIR_AIMS: dict[str, float | None] = {WITHOUT: 0.10, "weak": None, "strong": 0.15}
 """Drafts to the mean saving against elastic plain with prefix caching at equal time that is aimed at."""
 
@@ -172,14 +171,15 @@ def aims(table: pd.DataFrame) -> list[Finding]:
     steps, rows = against_naive(table), []
     for system, part in ((TOGETHER, BOUND), (TOGETHER_SIZED, BOUND_SIZED)):
         limits, any_size = bounds(table, part), system == TOGETHER_SIZED
-        for aim, speed, saved, model, wanted in AIMS:
+        for objective, speed, saved, model, wanted in AIMS:
             for drafts, share in wanted.items():
                 if any_size and drafts != WITHOUT:
                     continue
-                reached, total = counted(steps, aim, speed, saved, drafts, model, system)
+                reached, total = counted(steps, objective, speed, saved, drafts, model, system)
                 own = limits[(limits["drafts"] == drafts) & limits["model"].str.endswith(model)]
-                allowed = f"the bound allows {int((own[f'saved at {aim}'] >= saved).sum())} of {len(own)}" if len(own) else ""
-                text = f"{model}{': ' * bool(model)}{aim} and {saved * 100:g} % at once, {_named(drafts, any_size)}"
+                possible = int((own[f"saved at {objective}"] >= saved).sum()) if len(own) else 0
+                allowed = f"the bound allows {possible} of {len(own)}" if len(own) else ""
+                text = f"{model}{': ' * bool(model)}{objective} and {saved * 100:g} % at once, {_named(drafts, any_size)}"
                 ours = f"{reached} of {total}" if total else NOT_EXECUTED
                 rows.append(Finding(text, _aim(share, len(own)), ours, allowed, _held(reached, share, total)))
         against = fair(table, any_size)

@@ -147,7 +147,7 @@ def plot_plan_bars(
     if len(info.bound):
         fig.add_trace(bound_line(info.bound, "lower bound of any plan", {"shape": "vh"}), row=1, col=len(widths))
     if on_front:
-        fig.add_trace(plans_line(info.front, "plans on the front"), row=1, col=len(widths))
+        fig.add_trace(plans_line(info.front, "front: cheapest plan found within each time"), row=1, col=len(widths))
     for side in sides:
         of_side, style = info.plans[info.plans["side"] == side], STYLES[side]
         every = line(

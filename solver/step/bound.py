@@ -162,7 +162,8 @@ def whole_step_bound(
         generation: the bound on generation, with drafts or without.
         work: of the step, with what a learner pays.
         learner: that every policy has; None: a policy chooses it, on GPUs of the cluster.
-        any_start: a policy chooses when the learner's own servers are allocated; ``from_s`` does not count.
+        any_start: a policy chooses when the learner's own servers are allocated, and ``from_s`` does not count. A learner that
+            starts when it is needed (``latest_start``) has another start in every step, and is held for less than the step.
 
     Raises:
         PlanningError: an argument is of the wrong type, the work is of another number of responses or GPUs per actor, or its

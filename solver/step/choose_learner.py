@@ -1,12 +1,12 @@
 """Chooses how a step is learned from: from the whole batch or while others decode, on which GPUs, and from when.
 
 A learner has GPUs in addition to the actors', and it may grow onto GPUs that actors have released; it never uses those of an
-actor that decodes. Two questions are answered by timing learners on the plan's generation (``step_totals``), on every scenario
-of the lengths:
+actor that decodes. Two questions are answered by timing learners on the plan's generation (``Generated.step_totals``), on every
+scenario of the lengths:
 
-- ``choose_learner``: which learner is best? Every candidate is timed on the expected lengths. The best of them, half of them
-  streaming, are then timed on each scenario, and the best by the objective is chosen. Learning from the whole batch on all
-  released GPUs is a candidate, so streaming is used only where it helps.
+- ``choose_learner``: which learner is best? The candidates are those of a whole step (``learners_beside``), timed as one array
+  on the expected lengths. The best of them, half of them streaming, are then followed on each scenario, and the best by the
+  objective is chosen. Learning from the whole batch on all GPUs is a candidate, so streaming is used only where it helps.
 - ``latest_start``: how late may a given learner start without ending the step later? A learner that streams is idle until
   prompts are complete, and often in between. Started later it works without pauses and costs less, until it becomes what the
   step waits for.
@@ -17,7 +17,7 @@ different items and add their gradients at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -27,11 +27,13 @@ from solver.model.errors import PlanningError, as_given, check_flags, is_number,
 from solver.model.plan import Plan, check_plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray, Workload
-from solver.step.cut_timeline import CutTimeline, Generated
-from solver.step.follow import step_totals
+from solver.step.cut_timeline import CutTimeline
+from solver.step.follow import Generated
+from solver.step.learners import learners_beside, server_counts
+from solver.step.pair_timing import StepItems, pair_totals
 from solver.step.work import Learner, StepWork, TokenWork
 
-STARTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of a learner, as shares of the mean generation time
+BLOCKS = 512  # items of the array, at most
 FOLLOWED = 6  # candidates that stream, and as many that do not, that are followed on every scenario
 HALVINGS = 12  # of the interval in which the latest start is
 
@@ -97,8 +99,8 @@ def choose_learner(
         plan: its actors release their GPUs when they are done. A runtime rule counts as if it never acted.
         problem: workload (with scenarios, means are over them), latency, admission and objective.
         work: per token; learners of sizes that its charges do not allow are no candidates.
-        servers: candidates for servers beside the actors, each the GPUs of one actor; if empty 0, 1, 2, 4, ... up to the
-            cluster's. Without 0 the learner always has GPUs of its own.
+        servers: candidates for servers beside the actors, each the GPUs of one actor; if empty none, or up to the cluster's
+            (``server_counts``). Without 0 the learner always has GPUs of its own.
         released: GPUs that actors have released may join the learner.
 
     Raises:
@@ -197,10 +199,9 @@ class _LearnerSearch:
             raise PlanningError(f"work is {as_given(work)}; a TokenWork is needed")
         cluster, latency = problem.one_kind
         self.plan, self.problem, self.work, self.merges = plan, problem, work, merges
-        self.latency, self.actor_gpus, self.most = latency.affine, cluster.gpus_per_actor, cluster.max_actors
+        self.latency, self.most = latency.affine, cluster.max_actors
         self.server_gpus = cluster.gpus_per_actor if gpus_per_server is None else gpus_per_server
         self.price = cluster.usd_per_gpu_s if problem.objective.cost == "usd" else 1.0
-        self.begin_s = np.array([actor.start_s for actor in plan.actors])
         self.cases = [self._case(case) for case in problem.workload.cases()]
 
     def _case(self, workload: Workload) -> tuple[Generated, StepWork]:
@@ -209,46 +210,34 @@ class _LearnerSearch:
         work = self.work.of(workload, self.server_gpus)
         return _merged(generated, work) if self.merges else (generated, work)
 
-    def totals(self, learner: Learner, cases: Sequence[tuple[Generated, StepWork]]) -> tuple[FloatArray, FloatArray]:
-        """Return the (S,) times and GPU-seconds of the step with this learner in these cases."""
-        times, costs = np.zeros(len(cases)), np.zeros(len(cases))
-        for i, (generated, work) in enumerate(cases):
-            times[i], phases_gpu_s = step_totals(generated.completion_s, generated.free_s, work, learner)
-            costs[i] = self.actor_gpus * float((generated.free_s - self.begin_s).sum()) + phases_gpu_s
+    def totals(self, learner: Learner) -> tuple[FloatArray, FloatArray]:
+        """Return the (S,) times and GPU-seconds of the step with this learner in each scenario."""
+        times, costs = np.transpose([generated.step_totals(work, learner) for generated, work in self.cases])
         return times, costs
 
     def best(self, servers: tuple[int, ...], released: bool) -> LearnerPlan:
         """Return the best candidate; see ``choose_learner``."""
-        expected = self._case(self.problem.workload)
-        generation_s = float(expected[0].completion_s.max(initial=0.0))
-        every = servers or (0, *(1 << k for k in range(self.most.bit_length())))
-        learners = list(self._learners(every, released, generation_s))
-        if not learners:
+        generated, work = self._case(self.problem.workload)
+        own = tuple(sorted(set(servers))) or (0, *server_counts(self.most))
+        makespan_s, actors = np.array([generated.makespan_s]), len(self.plan.actors)
+        learners = learners_beside(actors, own, makespan_s, self.work.charges, released)
+        if not len(learners):
             raise PlanningError(
                 "no learner is possible: with released False it needs servers of 1 or more, of a size that the charges of the "
                 "work allow"
             )
-        screened = self._valued(learners, [expected])
-        best = [sorted((one for one in screened if one.learner.streams == streams), key=lambda one: one.value)[:FOLLOWED]
-                for streams in (False, True)]  # fmt: skip
-        candidates = self._valued([one.learner for one in (screened[0], *best[0], *best[1])], self.cases)
-        batch = min((one for one in candidates if not one.learner.streams), key=lambda one: one.value)
-        return LearnerPlan(min(candidates, key=lambda one: one.value), batch, candidates)
+        totals = pair_totals([StepItems(generated, work, BLOCKS)], np.zeros(len(learners), np.int64), learners)
+        values = self.problem.objective.soft_values(totals[:, :1], totals[:, 1:] * self.price)[:, 0]
+        order = np.argsort(values, kind="stable")
+        streams, batch = learners.streams[order], ~learners.overlaps[order]  # the others prepare alone early: not whole items
+        best = dict.fromkeys([0, *order[batch][:FOLLOWED].tolist(), *order[streams][:FOLLOWED].tolist()])
+        candidates = self._valued([learners.one(number) for number in best])
+        of_batch = [one for one in candidates if not one.learner.streams]
+        return LearnerPlan(*(min(several, key=lambda one: one.value) for several in (candidates, of_batch)), candidates)
 
-    def _learners(self, servers: tuple[int, ...], released: bool, generation_s: float) -> Iterator[Learner]:
-        """Return the candidates that the charges allow; learning from the batch comes first."""
-        for streams in (False, True):
-            for own in sorted(servers):
-                for share in STARTS if own else (0.0,):
-                    for grows in (False, True) if own else (True,):
-                        learner = Learner(own, share * generation_s, grows, streams, overlaps=True)
-                        fits = self.work.charges.fits(learner.servers(len(self.plan.actors)))
-                        if fits and (released or not grows):
-                            yield learner
-
-    def _valued(self, learners: Sequence[Learner], cases: Sequence[tuple[Generated, StepWork]]) -> tuple[LearnerCandidate, ...]:
-        """Return the candidates with means and values over these cases."""
-        totals = [self.totals(learner, cases) for learner in learners]
+    def _valued(self, learners: Sequence[Learner]) -> tuple[LearnerCandidate, ...]:
+        """Return the candidates with means and values over the scenarios."""
+        totals = [self.totals(learner) for learner in learners]
         reference = float(totals[0][0].mean()), float(totals[0][1].mean()) * self.price
         return tuple(
             LearnerCandidate(
@@ -262,7 +251,7 @@ class _LearnerSearch:
         """Return the latest start; see the function of this name."""
 
         def step(from_s: float) -> tuple[float, float]:
-            times, costs = self.totals(replace(learner, from_s=from_s), self.cases)
+            times, costs = self.totals(replace(learner, from_s=from_s))
             return float(times.mean()), float(costs.mean())
 
         held = step(0.0)

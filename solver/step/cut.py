@@ -21,8 +21,8 @@ from solver.model.plan import Plan, check_plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray
 from solver.step.bound import phase_bound_s, phase_server_s
-from solver.step.cut_timeline import CutTimeline, Generated
-from solver.step.follow import step_totals
+from solver.step.cut_timeline import CutTimeline
+from solver.step.follow import Generated
 from solver.step.work import BESIDE_DECODING, PLACES, Learner, StepWork, TokenWork, check_fits
 
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)
@@ -240,7 +240,7 @@ class _CutSearch:
             times[i] = phase_bound_s(one.completion_s, one.free_s, work, learner)
             slower = work.charges.slower(learner.servers(self.actors))
             held_s = max(0.0, float(times[i]) - learner.from_s)
-            costs[i] = self._generation_gpu_s(one) + self.gpus * phase_server_s(work, learner, slower, held_s)
+            costs[i] = one.gpu_seconds + self.gpus * phase_server_s(work, learner, slower, held_s)
         candidate = CutCandidate(share, m, place, self._value(times, costs), float(times.mean()))
         return _Screened(candidate, tuple(generated), times, costs)
 
@@ -263,12 +263,7 @@ class _CutSearch:
 
     def _followed(self, generated: Generated, place: str, case: int) -> tuple[float, float]:
         """Return time and GPU-seconds of the step with this generation."""
-        work, learner = self.work[case], self.learners[place]
-        time_s, phases_gpu_s = step_totals(generated.completion_s, generated.free_s, work, learner)
-        return time_s, self._generation_gpu_s(generated) + phases_gpu_s
-
-    def _generation_gpu_s(self, generated: Generated) -> float:
-        return self.gpus * float((generated.free_s - [actor.start_s for actor in self.plan.actors]).sum())
+        return generated.step_totals(self.work[case], self.learners[place])
 
     def _value(self, times: FloatArray, gpu_s: FloatArray) -> float:
         price = self.usd_per_gpu_s if self.problem.objective.cost == "usd" else 1.0

@@ -20,20 +20,13 @@ from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.workload import FloatArray, IntArray, Workload
 from solver.replanning.marginal_value import sends_kv
+from solver.step.follow import Generated
 from solver.timing.batch import Batch
 from solver.timing.evaluate import admission_of, cached_tokens, ready_s
 from solver.timing.timeline import Timeline, timeline
 
 Work = Callable[[IntArray, IntArray], FloatArray]
 """Returns the (n,) expected remaining work of n responses, given their tokens so far."""
-
-
-@dataclass(frozen=True, eq=False)
-class Generated:
-    """Generation of a step: (R,) times at which responses complete, and (N,) times at which actors are free."""
-
-    completion_s: FloatArray
-    free_s: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +75,7 @@ class CutTimeline:
         for number, (line, chosen) in enumerate(zip(self.lines, self.responses, strict=True)):
             completion[chosen] = self.begin_s[number] + line.end_s
             free[number] += line.busy_s
-        return Generated(completion, free)
+        return self._generated(completion, free)
 
     def at(self, threshold: int) -> CutState | None:
         """Return the step when fewer than ``threshold`` responses are left; None where that leaves none."""
@@ -139,7 +132,7 @@ class CutTimeline:
             ends_s[len(own) :] += np.maximum(arrives_s[receiver == actor] - state.boundary_s[actor], 0.0)
             completion[chosen] = ends_s
             free[actor] = max(float(ends_s.max()), float(state.boundary_s[actor]))
-        return Generated(completion, free)
+        return self._generated(completion, free)
 
     def cut_to_fewest(self, state: CutState, keep: int) -> Generated:
         """Return generation with this cut to ``keep`` actors, or to the fewest above that have room, as the rule does.
@@ -154,6 +147,10 @@ class CutTimeline:
             lacks |= np.cumsum(np.maximum(most - used, 0)) < (used.sum() - np.cumsum(used)) * (1 - 1e-9)
         cuts = (self.cut(state, number) for number in range(keep, len(ranked)) if not lacks[number - 1])
         return next((cut for cut in cuts if cut is not None), self.uncut)
+
+    def _generated(self, completion_s: FloatArray, free_s: FloatArray) -> Generated:
+        held_s = float((free_s - [actor.start_s for actor in self.plan.actors]).sum())
+        return Generated(completion_s, free_s, self.latency.gpus_per_actor * held_s)
 
     def _ends_s(
         self, chosen: IntArray, remaining: IntArray, context: IntArray, cached: IntArray, actor: int, running: int

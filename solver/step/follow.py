@@ -56,6 +56,33 @@ class PhaseSchedule:
 
 
 @dataclass(frozen=True, eq=False)
+class Generated:
+    """Generation of a step, timed or executed.
+
+    Attributes:
+        completion_s: (R,) when each response is complete, from the start of the step.
+        free_s: (N,) when each actor releases its GPUs: at its cut, or when its last response is complete.
+        gpu_seconds: of all actors.
+    """
+
+    completion_s: FloatArray
+    free_s: FloatArray
+    gpu_seconds: float
+
+    @property
+    def makespan_s(self) -> float:
+        """Return when the last response is complete."""
+        return float(self.completion_s.max(initial=0.0))
+
+    def step_totals(self, work: StepWork, learner: Learner) -> tuple[float, float]:
+        """Return seconds and GPU-seconds of the whole step, as ``follow`` has them; arrays of times are not checked."""
+        servers = Servers.of(self.free_s, work, learner)
+        schedule = _scheduled(self.completion_s, work, learner, servers)
+        _, step_s, gpu_s = _totals(schedule, self.completion_s, self.free_s, work, learner, servers)
+        return step_s, self.gpu_seconds + gpu_s
+
+
+@dataclass(frozen=True, eq=False)
 class Servers:
     """The S servers of preparation and learning, and what they pay.
 
@@ -139,12 +166,6 @@ def follow(completion_s: ArrayLike, free_s: ArrayLike, work: StepWork, learner: 
         for item in schedule.order.tolist()
     )
     return PhaseSchedule(prepare_end_s, step_s, gpu_s, tuple(schedule.intervals()), rows, tuple(servers.actor.tolist()))
-
-
-def step_totals(completion_s: FloatArray, free_s: FloatArray, work: StepWork, learner: Learner) -> tuple[float, float]:
-    """Return ``step_s`` and ``gpu_s`` of ``follow``, without its rows; arrays of times are not checked."""
-    servers = Servers.of(free_s, work, learner)
-    return _totals(_scheduled(completion_s, work, learner, servers), completion_s, free_s, work, learner, servers)[1:]
 
 
 def checked_times(

@@ -3,7 +3,7 @@
 Planning tries thousands of pairs. Here preparation and learning of a response are one item, and items start in the order in
 which they are ready. The rules are those of ``schedule_work``: no server idles while an item is ready, and a server that has
 worked goes first. So a response is prepared right before it is learned from, which is the only simplification. Plans that are
-executed are timed exactly (``step_totals``).
+executed are timed exactly (``Generated.step_totals``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from solver.model.workload import FloatArray, IntArray
+from solver.step.follow import Generated
 from solver.step.learners import Learners
 from solver.step.work import StepWork
 
@@ -24,19 +25,16 @@ class StepItems:
     """A generation on one scenario with the work that follows it, merged into blocks of responses.
 
     Args:
-        completion_s: (R,) when each response is complete. free_s: (N,) when each actor gives its GPUs back.
-        gpu_s: GPU-seconds of generation. work: of the scenario, at full speed.
+        generated: of the scenario. work: of the scenario, at full speed.
         blocks: number of items, of about equally many responses that are unlocked one after another; None: one per response.
         together: servers that are counted as one, which is as many times as fast, so that the blocks of a large step occupy all
             servers.
     """
 
-    def __init__(
-        self, completion_s: FloatArray, free_s: FloatArray, gpu_s: float, work: StepWork, blocks: int | None = None,
-        together: int = 1,
-    ) -> None:  # fmt: skip
-        self.gpus, self.gpu_s, self.actors, self.together = work.gpus_per_actor, gpu_s, len(free_s), together
-        self.makespan_s = float(completion_s.max(initial=0.0))
+    def __init__(self, generated: Generated, work: StepWork, blocks: int | None = None, together: int = 1) -> None:
+        completion_s, free_s = generated.completion_s, generated.free_s
+        self.gpus, self.gpu_s, self.makespan_s = work.gpus_per_actor, generated.gpu_seconds, generated.makespan_s
+        self.actors, self.together = len(free_s), together
         edges = np.append(np.arange(together, len(free_s), together), len(free_s)) - 1
         self.free_s = np.sort(free_s)[edges]  # of servers that are counted together, the last
         self.completed = _merged(completion_s, [work.prepare_s], blocks)

@@ -36,7 +36,7 @@ def test_no_executed_plan_is_below_the_bound(found: Numbers) -> None:
     assert set(together["drafts"]) == {"without", "weak", "strong"}
     published = {"rlhfless", "rlhfuse", "real", "rlhfspec"}
     assert {"naive", "elastic", FAIR, "together", FAIR_SIZED, TOGETHER_SIZED} | published == set(steps["system"])
-    means = against_naive(found.table).set_index(["system", "drafts", "aim"])
+    means = against_naive(found.table).set_index(["system", "drafts", "objective"])
     assert means.loc[("naive", "without", ""), ["speedup", "cost_saved"]].tolist() == [1.0, 0.0]
     assert (bounds(found.table)["most_speedup"] >= 1).all()
     assert len(fair(found.table)) == 3

@@ -94,7 +94,7 @@ def test_actor_bars_show_their_plans_on_a_front_above_its_bound_and_say_how_far_
     assert np.isfinite(bound["gpu_seconds"]).all()
     of_least = weighed[0.5].value / weighed[0.5].lower_bound - 1
     assert f"at most {of_least:.2%} above the best plan by what is minimised" in fig.layout.annotations[0].text
-    assert {"plans on the front", "lower bound of any plan"} <= {one.name for one in fig.data}
+    assert {"front: cheapest plan found within each time", "lower bound of any plan"} <= {one.name for one in fig.data}
     plane = [fig.layout.xaxis2.range, fig.layout.yaxis2.range]
     for column, (low, high) in zip(("makespan_s", "gpu_seconds"), plane, strict=True):
         assert low < shown[column].min()

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from whole_step_runs import visited_twice
 
 import solver
 from rlhfless.latency import load_profile
@@ -17,13 +18,17 @@ from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.simulate import LoggedStep, SimulationConfig, WholeStep, logged_steps
 from rlhfless.simulate.whole_steps import generations, step_part
-from rlhfless.simulate.whole_steps.assignments import Assignment
-from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
+from rlhfless.simulate.whole_steps.assignments import RANDOM, Assignment
+from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates
+from rlhfless.simulate.whole_steps.generated import executed, requests_of
 from rlhfless.simulate.whole_steps.generations import Generation, WholeStepPlan, expected
 from rlhfless.simulate.whole_steps.step_part import MOST_STEPS, STEP, best_actors
 from solver import LatencyModel, Objective, PlanningProblem, Workload
 from solver.lengths.forecast import LengthForecast
+from solver.model.step_levers import CONSOLIDATION, lever_bits
 from solver.step.charges import Charges
+from solver.step.choose import StepChoice, StepTable, choose
+from solver.step.follow import Generated
 from solver.step.work import Learner, TokenWork
 
 
@@ -55,7 +60,7 @@ def test_a_plan_simulates_a_counted_number_of_generations(monkeypatch: pytest.Mo
     """11 per number of actors on the typical scenario, and only those that are kept on the 7 others."""
     timed: list[bool] = []
 
-    def counting(*args: object) -> GeneratedStep:
+    def counting(*args: object) -> Generated:
         timed.append(isinstance(args[0], solver.Plan) and isinstance(args[0].rule, GlobalCut | None))
         return expected(*args)  # type: ignore[arg-type]
 
@@ -66,6 +71,52 @@ def test_a_plan_simulates_a_counted_number_of_generations(monkeypatch: pytest.Mo
     assert timed.count(False) <= 1, "folding is executed, the others are timed by arrays"
     kept = {plan.generation.assignment for plan in step.candidates().plans}
     assert len(timed) <= 11 * step.own.servers + 1 + 7 * len(kept) <= 400
+
+
+@given(st.integers(0, 10**6), st.lists(st.sampled_from([0.0, 0.3, 0.7, 1.0]), min_size=2, max_size=4, unique=True))
+@settings(max_examples=100, deadline=None)
+def test_a_choice_does_not_depend_on_the_choices_before_it(seed: int, weights: list[float]) -> None:
+    """Plans that consolidate are estimated. What they take exactly counts in the choice that asked for it, and in no other."""
+    estimated, exact = np.random.default_rng(seed).uniform(1, 2, (2, 6, 2, 4))
+    used = [frozenset([CONSOLIDATION]) if number % 2 else frozenset[str]() for number in range(6)]
+    plans = tuple(
+        WholeStepPlan(Generation(None, Assignment(RANDOM, 1 + i), levers), Learner(), levers)  # type: ignore[arg-type]
+        for i, levers in enumerate(used)
+    )
+
+    def fresh() -> WholeStepCandidates:
+        table = StepTable(np.array([lever_bits(one) for one in used]), *estimated.swapaxes(0, 1).copy())
+        return WholeStepCandidates(plans, table)
+
+    def chosen(among: WholeStepCandidates, weight: float) -> tuple[StepChoice, list[float]]:
+        choice, table = among.confirm(lambda one: choose(one, Objective(weight)), lambda plan: exact[plans.index(plan)].T)
+        for one in (choice.best, *choice.without.values()):
+            totals = exact[one] if used[one] else estimated[one]
+            assert (np.stack([table.times_s[one], table.gpu_s[one]]) == totals).all()
+        return choice, table.times_s[choice.best].tolist()
+
+    alone = {weight: chosen(fresh(), weight) for weight in weights}
+    found = fresh()
+    assert {weight: chosen(found, weight) for weight in weights} == alone
+    assert {weight: chosen(found, weight) for weight in reversed(weights)} == alone
+
+
+def test_a_plan_for_one_objective_is_the_same_whatever_was_asked_before() -> None:
+    def fresh() -> WholeStep:
+        setting = SimulationConfig(solver.Cluster(1, 8, 1, kind="h100"), load_profile("h100-qwen2.5-3b-tp1"), bound_work=0)
+        return WholeStep(visited_twice(200, 6, 1.2, 2000), setting, TokenWork(1e-6, 4e-6, charges=Charges.by_formula(8, 2)))
+
+    def asked(objectives: list[Objective]) -> dict[Objective, tuple[object, ...]]:
+        step, found = fresh(), {}
+        assert any(CONSOLIDATION in plan.levers for plan in step.candidates().plans)
+        for objective in objectives:
+            one = step.plan(objective)
+            found[objective] = (one.plan.generation.assignment, one.plan.learner, one.time_s, one.gpu_seconds, one.saves)
+        return found
+
+    first, second = Objective(1.0), Objective(0.0)
+    alone = asked([first]) | asked([second])
+    assert asked([first, second]) == asked([second, first]) == alone
 
 
 @pytest.mark.parametrize("nodes", [2, pytest.param(8, marks=pytest.mark.full)])

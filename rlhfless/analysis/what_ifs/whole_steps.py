@@ -19,8 +19,7 @@ from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 from solver.model.objective import NonGenerationPhases
 from solver.model.workload import IntArray, Workload
-
-HALVINGS = 20  # of the interval in which a least time lies: to a millionth of it
+from solver.step.bound import LearnerBound, WholeStepBound
 
 
 def checked(run: RunToChange) -> RunToChange:
@@ -76,9 +75,8 @@ def learning_s(run: RunToChange) -> Callable[[float], float]:
 def least_work_s(run: RunToChange, workload: Workload | None, learn_s: float, within_s: float) -> float:
     """Return a lower bound on the time in which the run's GPUs generate and learn, for any order of the work.
 
-    Any of the GPUs may do any of the work. Generation takes at least the GPU-seconds of the bound of any schedule
-    (``solver.bound``, its closed form), on actors that run already and keep the KV caches of responses that have
-    tokens. The least time has GPU-seconds for both.
+    It is the least time of a ``WholeStepBound`` in which any of the GPUs may do any of the work. Generation is bounded for any
+    schedule (its closed form), on actors that run already and keep the KV caches of responses that have tokens.
 
     Args:
         workload: what is generated; None: nothing. learn_s: seconds of preparation and learning on the run's own learner GPUs.
@@ -86,18 +84,15 @@ def least_work_s(run: RunToChange, workload: Workload | None, learn_s: float, wi
     """
     gpus, learner_gpus = gpus_of(run), learner_gpus_of(run)
     learn_gpu_s = learner_gpus * learn_s
-    low, high = 0.0 if learner_gpus else min(learn_s, within_s), within_s  # nobody knows how many GPUs there are to share it
+    least_s = 0.0 if learner_gpus else min(learn_s, within_s)  # nobody knows how many GPUs there are to share it
     if workload is None:
-        return max(low, learn_gpu_s / gpus)
+        return max(least_s, learn_gpu_s / gpus)
     everything = with_actors(run, gpus // run.setting.cluster.gpus_per_actor)
     problem = replace(run.setting.problem(workload), cluster=everything, latency=_running_already(run.setting.latency))
     new = np.unique(workload.prompt_of[(workload.generated_tokens == 0) & (workload.remaining_tokens > 0)])
-    bound = ScheduleBound(problem, prefill_tokens=float(workload.prompt_tokens[new].sum()), lp_work=0)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        too_early = bound.gpu_seconds(middle) + learn_gpu_s > gpus * middle * (1 + 1e-9)
-        low, high = (middle, high) if too_early else (low, middle)
-    return low
+    generation = ScheduleBound(problem, prefill_tokens=float(workload.prompt_tokens[new].sum()), lp_work=0)
+    learning = LearnerBound(1, least_s, 0.0, learn_gpu_s)
+    return min(within_s, WholeStepBound(generation, lambda _: learning, 1, gpus).shortest_s())
 
 
 @lru_cache(maxsize=8)  # minorants are kept by latency model

@@ -9,18 +9,18 @@ the best without folding may fold, on the typical scenario. The others are estim
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps.generations import Generation, WholeStepPlan
-from rlhfless.simulate.whole_steps.sized_step import SizedStep, items_of
+from rlhfless.simulate.whole_steps.sized_step import SizedStep
 from solver.model.step_levers import CONSOLIDATION, lever_bits, levers_of_bits
 from solver.model.workload import FloatArray, IntArray
 from solver.step.choose import StepChoice, StepTable, dearer_by, kept
-from solver.step.learners import Learners, learners_beside, servers_per_block
+from solver.step.learners import Learners, learners_beside, server_counts, servers_per_block
 from solver.step.pair_timing import StepItems, pair_totals
 
 BLOCKS = 48  # items of a coarse timing, at most
@@ -28,44 +28,48 @@ FOLDED_WITHIN = 0.05
 """Plans of a size may fold if one of its others is at most so much dearer than the cheapest that is as fast."""
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class WholeStepCandidates:
     """N plans of a whole step, and what they take on S scenarios.
 
     Attributes:
-        drafts: which drafted tokens are accepted in plans that draft; None: no plan does.
-        confirmed: numbers of plans that fold and are no longer estimated.
+        table: with estimates of plans that fold. drafts: which drafted tokens are accepted in plans that draft; None: no plan
+            does.
     """
 
     plans: tuple[WholeStepPlan, ...]
     table: StepTable
     drafts: SimulatedDrafts | None = None
-    confirmed: set[int] = field(default_factory=set)
 
-    def confirm(self, choose: Callable[[StepTable], StepChoice], time: Callable[[WholeStepPlan], FloatArray]) -> StepChoice:
-        """Return a choice of which the plan, and the best plans without each lever, are all executed and not estimated.
+    def confirm(
+        self, choose: Callable[[StepTable], StepChoice], time: Callable[[WholeStepPlan], FloatArray]
+    ) -> tuple[StepChoice, StepTable]:
+        """Return a choice of which the plan, and the best plans without each lever, are all executed and not estimated; and the
+        table with what these take.
+
+        The candidates keep their estimates, so that a choice does not depend on the choices before it.
 
         Args:
-            choose: among the plans of the table. time: returns (S, 2) seconds and GPU-seconds of a plan that was estimated.
+            choose: among the plans of a table. time: returns (S, 2) seconds and GPU-seconds of a plan that was estimated.
         """
+        table, confirmed = StepTable(self.table.levers, self.table.times_s.copy(), self.table.gpu_s.copy()), set[int]()
         while True:
-            choice = choose(self.table)
+            choice = choose(table)
             chosen = [choice.best, *choice.without.values()]
-            estimated = [one for one in chosen if CONSOLIDATION in self.plans[one].levers and one not in self.confirmed]
+            estimated = [one for one in chosen if CONSOLIDATION in self.plans[one].levers and one not in confirmed]
             if not estimated:
-                return choice
+                return choice, table
             if estimated[0] == choice.best:  # another plan may be chosen now, and others are the best without a lever then
                 estimated = estimated[:1]
             for one in estimated:
-                self.table.times_s[one], self.table.gpu_s[one] = time(self.plans[one]).T
-                self.confirmed.add(one)
+                table.times_s[one], table.gpu_s[one] = time(self.plans[one]).T
+                confirmed.add(one)
 
     def joined(self, other: WholeStepCandidates) -> WholeStepCandidates:
         """Return these plans and those of others, on the same scenarios and with the drafts of the others."""
         tables = self.table, other.table
         table = StepTable(*(np.concatenate([getattr(one, name) for one in tables]) for name in ("levers", "times_s", "gpu_s")))
-        confirmed = self.confirmed | {len(self.plans) + number for number in other.confirmed}
-        return WholeStepCandidates((*self.plans, *other.plans), table, other.drafts, confirmed)
+        return WholeStepCandidates((*self.plans, *other.plans), table, other.drafts)
 
 
 def candidates(
@@ -119,12 +123,12 @@ class _Pairs:
     def beside(cls, variant: int, size: SizedStep, generations: Sequence[Generation], levers: frozenset[str]) -> _Pairs:
         """Return the pairs of some generations by actors of one size; all use the levers of the variant, too."""
         together = servers_per_block(size.servers)
-        steps = [items_of(one.on(0), size.works[0], BLOCKS, together) for one in generations]
+        steps = [StepItems(one.on(0), size.works[0], BLOCKS, together) for one in generations]
         makespans_s = np.array([one.makespan_s for one in generations])
         learners, of, first = [], [], 0
         for actors, several in groupby(len(one.plan.actors) for one in generations):
-            count = len(list(several))
-            beside = learners_beside(actors, size.servers, makespans_s[first : first + count], size.token_work.charges)
+            count, own = len(list(several)), (0, *server_counts(size.servers - actors))
+            beside = learners_beside(actors, own, makespans_s[first : first + count], size.token_work.charges)
             learners.append(beside)
             of.append(np.repeat(np.arange(first, first + count), len(beside) // count))
             first += count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,34 +14,8 @@ from rlhfless.executor.step.record import holder_of
 from rlhfless.simulate.steps import SimulationConfig
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
-from solver.model.workload import FloatArray, Workload
-from solver.step.follow import step_totals
-from solver.step.work import Learner, StepWork
-
-
-@dataclass(frozen=True, eq=False)
-class GeneratedStep:
-    """An executed generation.
-
-    Attributes:
-        plan: that was executed. completion_s: (R,) when each response is complete, from the start of the step.
-        free_s: (N,) when each actor has given its GPUs back. gpu_seconds: of all actors.
-    """
-
-    plan: Plan
-    completion_s: FloatArray
-    free_s: FloatArray
-    gpu_seconds: float
-
-    @property
-    def makespan_s(self) -> float:
-        """Return when the last response is complete."""
-        return float(self.completion_s.max(initial=0.0))
-
-    def step_totals(self, work: StepWork, learner: Learner) -> tuple[float, float]:
-        """Return seconds and GPU-seconds of the whole step after this generation, as the executor takes them."""
-        time_s, gpu_s = step_totals(self.completion_s, self.free_s, work, learner)
-        return time_s, self.gpu_seconds + gpu_s
+from solver.model.workload import Workload
+from solver.step.follow import Generated
 
 
 def executed_record(
@@ -63,7 +36,7 @@ def executed_record(
 def executed(
     plan: Plan, requests: Sequence[Request], setting: SimulationConfig, latency: LatencyModel | None = None,
     engines: EngineFactory = SimulatedEngine,
-) -> GeneratedStep:  # fmt: skip
+) -> Generated:  # fmt: skip
     """Return the generation of a plan that is executed on simulated engines.
 
     Args:
@@ -78,7 +51,7 @@ def executed(
         number = number_of[row["holder"]]
         free_s[number] = max(free_s[number], row["end_s"])
         gpu_s += len(row["gpu_ids"]) * (row["end_s"] - row["start_s"])
-    return GeneratedStep(plan, completion_s, free_s, gpu_s)
+    return Generated(completion_s, free_s, gpu_s)
 
 
 def requests_of(workload: Workload) -> Requests:

@@ -19,7 +19,7 @@ from rlhfless.simulate.drafted_steps import drafted_engines
 from rlhfless.simulate.plan_bounds import bound_with_drafts
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.assignments import RANDOM, RESPONSES, Assignment, Assignments
-from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
+from rlhfless.simulate.whole_steps.generated import executed, requests_of
 from solver.bounds.schedules import ScheduleBound
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
@@ -28,6 +28,7 @@ from solver.model.plan import Plan
 from solver.model.step_levers import CONSOLIDATION, DRAFTS
 from solver.model.workload import IntArray, Workload
 from solver.step.cut_timeline import CutTimeline
+from solver.step.follow import Generated
 from solver.step.work import Learner
 from solver.timing.drafted_latency import drafted
 
@@ -43,14 +44,14 @@ class Generation:
     step: Generations
     assignment: Assignment
     levers: frozenset[str]
-    timed: dict[int, GeneratedStep] = field(default_factory=dict, repr=False)
+    timed: dict[int, Generated] = field(default_factory=dict, repr=False)
 
     @cached_property
     def plan(self) -> Plan:
         """Return the plan, which decodes with drafts where those are given."""
         return self.step.plan(self.assignment)
 
-    def on(self, scenario: int) -> GeneratedStep:
+    def on(self, scenario: int) -> Generated:
         """Return what it takes on a scenario; it is timed once."""
         if scenario not in self.timed:
             self.step.time([self], [scenario])
@@ -66,7 +67,7 @@ class Generation:
         """Return the candidate that assigns as many actors and does not fold; None where this one does not fold, either."""
         return self.step.of(replace(self.assignment, by=RESPONSES)) if CONSOLIDATION in self.levers else None
 
-    def estimated(self, scenario: int, executed_on: int = 1) -> GeneratedStep:
+    def estimated(self, scenario: int, executed_on: int = 1) -> Generated:
         """Return what it takes on a scenario. A plan that folds is executed on some only, as that takes long.
 
         On the others its seconds and GPU-seconds stand to those of the plan that does not fold as in the mean of the executed
@@ -85,7 +86,7 @@ class Generation:
         own, other = self.on(0), like.on(scenario)
         time_ratio, cost_ratio = np.mean(ratios, axis=0)
         slower = time_ratio * other.makespan_s / own.makespan_s
-        return GeneratedStep(self.plan, own.completion_s * slower, own.free_s * slower, cost_ratio * other.gpu_seconds)
+        return Generated(own.completion_s * slower, own.free_s * slower, cost_ratio * other.gpu_seconds)
 
     @cached_property
     def engines(self) -> EngineFactory:
@@ -95,7 +96,7 @@ class Generation:
         return drafted_engines(self.step.setting, self.step.logged, self.plan, clairvoyant=False)
 
     @cached_property
-    def executed(self) -> GeneratedStep:
+    def executed(self) -> Generated:
         """Return the generation with the true lengths."""
         return executed(self.plan, self.step.requests, self.step.setting, engines=self.engines)
 
@@ -206,7 +207,7 @@ class Generations:
 
 def expected(
     plan: Plan, case: Workload, setting: SimulationConfig, latency: LatencyModel, line: CutTimeline | None = None
-) -> GeneratedStep:
+) -> Generated:
     """Return the generation of a plan on lengths: by the planner's timeline, or executed where a rule folds or no cut fits.
 
     Args:
@@ -216,9 +217,7 @@ def expected(
     if rule is None or isinstance(rule, GlobalCut):
         line = line or CutTimeline(plan, case, latency.affine, setting.admission)
         state = None if rule is None else line.at(rule.threshold)
-        generated = line.uncut if state is None or rule is None else line.cut_to_fewest(state, rule.keep or 1)
-        gpu_s = setting.cluster.gpus_per_actor * float((generated.free_s - [a.start_s for a in plan.actors]).sum())
-        return GeneratedStep(plan, generated.completion_s, generated.free_s, gpu_s)
+        return line.uncut if state is None or rule is None else line.cut_to_fewest(state, rule.keep or 1)
     return executed(plan, requests_of(case), setting, latency)
 
 

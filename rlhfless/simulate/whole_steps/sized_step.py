@@ -10,7 +10,6 @@ import numpy as np
 
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
-from rlhfless.simulate.whole_steps.generated import GeneratedStep
 from rlhfless.simulate.whole_steps.generations import Generation, Generations
 from rlhfless.simulate.whole_steps.step_part import StepPart
 from solver.model.workload import FloatArray, Workload
@@ -85,7 +84,8 @@ class SizedStep:
             executed_on: see ``Generation.estimated``.
         """
         return [
-            items_of(generation.estimated(scenario, executed_on), work, FINE_BLOCKS) for scenario, work in enumerate(self.works)
+            StepItems(generation.estimated(scenario, executed_on), work, FINE_BLOCKS)
+            for scenario, work in enumerate(self.works)
         ]
 
     def totals(self, generation: Generation, learner: Learner) -> FloatArray:
@@ -106,7 +106,7 @@ class SizedStep:
         of = generation.unfolded or generation
         runs = [of.on(scenario) for scenario in range(count)]
         together = servers_per_block(self.servers)
-        steps = [items_of(run, work, FINE_BLOCKS, together) for run, work in zip(runs, self.works, strict=False)]
+        steps = [StepItems(run, work, FINE_BLOCKS, together) for run, work in zip(runs, self.works, strict=False)]
         learners = self._learners(learner, generation, count)
         totals = pair_totals(steps, np.arange(count), learners)
         later_s = np.maximum(0.0, [run.makespan_s for run in runs] + learners.finish_s - totals[:, 0])
@@ -117,8 +117,3 @@ class SizedStep:
         own, actors = np.full(count, learner.own), np.full(count, len(generation.plan.actors))
         grows, streams, overlaps = (np.full(count, one) for one in (learner.grows, learner.streams, learner.overlaps))
         return charged(own, np.full(count, learner.from_s), grows, streams, overlaps, actors, self.token_work.charges)
-
-
-def items_of(generated: GeneratedStep, work: StepWork, blocks: int, together: int = 1) -> StepItems:
-    """Return a generation with its work as items; see ``StepItems``."""
-    return StepItems(generated.completion_s, generated.free_s, generated.gpu_seconds, work, blocks, together)

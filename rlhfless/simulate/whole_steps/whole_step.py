@@ -113,6 +113,7 @@ class WholeStep:
         self.own = SizedStep(logged, replace(setting, drafts=None), token_work)
         self._sizes, given = [self.own], [setting]
         self._candidates: list[WholeStepCandidates] = []
+        self._totals: dict[WholeStepPlan, FloatArray] = {}
         for variant in self.variants:
             like = next((size for size, known in zip(self._sizes, given, strict=True) if known is variant.setting), None)
             self._sizes.append(SizedStep(logged, replace(variant.setting, drafts=None), variant.token_work, like))
@@ -162,9 +163,9 @@ class WholeStep:
         objective, allowed = self._in_gpu_s(objective), lever_bits(lever_names(levers))
         found = self.candidates(drafts)
         among = found.table.within(allowed)
-        choice = found.confirm(lambda table: choose(table, objective, among, relative_to), self._timed)
+        choice, table = found.confirm(lambda table: choose(table, objective, among, relative_to), self._timed)
         without = {lever: found.plans[number] for lever, number in choice.without.items()}
-        chosen = self._fitted_choice(found, choice.best, objective, relative_to)
+        chosen = self._fitted_choice(found.plans[choice.best], table, choice.best, objective, relative_to)
         return replace(chosen, saves=choice.saves, without=without, refused=choice.refused)
 
     def plain(self, objective: Objective, prefix_caching: bool = True) -> WholeStepChoice:
@@ -181,7 +182,8 @@ class WholeStep:
         several = len(self.logged.truth) > len(np.unique(self.logged.truth.prompt_of))
         levers = lever_bits([SHARED_PREFILL] if prefix_caching and several else [])
         found, weighed = self.candidates(), Objective(objective.time_weight)
-        return self._fitted_choice(found, best_of(found.table, weighed, found.table.levers == levers), weighed)
+        best = best_of(found.table, weighed, found.table.levers == levers)
+        return self._fitted_choice(found.plans[best], found.table, best, weighed)
 
     def fitted(self, plan: WholeStepPlan, objective: Objective, relative_to: FloatArray | None = None) -> WholeStepPlan:
         """Return the plan with its number of actors scaled to the whole step; unchanged if it was not made on a part of the
@@ -257,10 +259,10 @@ class WholeStep:
         return replace(found, plans=tuple(plans[number] for number in kept.tolist()), table=table)
 
     def _fitted_choice(
-        self, found: WholeStepCandidates, number: int, objective: Objective, relative_to: FloatArray | None = None
+        self, plan: WholeStepPlan, table: StepTable, number: int, objective: Objective, relative_to: FloatArray | None = None
     ) -> WholeStepChoice:
-        """Return a candidate as a choice whose plan suits the whole step, with what it is expected to take there."""
-        plan, table = self.fitted(found.plans[number], objective, relative_to), found.table
+        """Return the plan of a row of the table as a choice that suits the whole step, with what it is expected to take."""
+        plan = self.fitted(plan, objective, relative_to)
         if plan.of_part is None:
             return WholeStepChoice(plan, table.times_s[number], table.gpu_s[number])
         totals = self._timed(plan)
@@ -270,8 +272,13 @@ class WholeStep:
         """Return (S, 2) seconds and GPU-seconds of a plan, which is executed on some scenarios if it folds.
 
         What a plan takes on a part is corrected by what it takes on the whole step, in the mean of some scenarios. There a plan
-        that folds counts as the one that does not.
+        that folds counts as the one that does not. Every plan is timed once.
         """
+        if plan not in self._totals:
+            self._totals[plan] = self._times_of(plan)
+        return self._totals[plan]
+
+    def _times_of(self, plan: WholeStepPlan) -> FloatArray:
         size = self.of_plan(plan)
         if plan.of_part is None:
             return size.totals(plan.generation, plan.learner)

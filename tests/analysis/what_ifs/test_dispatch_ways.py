@@ -123,7 +123,7 @@ def test_released_gpus_are_paid_while_they_generate_or_learn(steps: Steps, actor
 
 def test_overlaps_scale_the_run_as_logged() -> None:
     base = as_logged.way(small_run())
-    streaming = overlaps.way(base, PhaseSavings(True, 0.1, 0.2, 0.25, 0.3, 0.0))
+    streaming = overlaps.way(base, PhaseSavings(True, 0.1, 0.2, 0.25))
     assert (streaming.name, streaming.data) == ("streaming learning", base.data)
     assert (streaming.time_s, streaming.gpu_s) == pytest.approx((0.8 * base.time_s, 0.8 * base.gpu_s))
     assert streaming.parameters == {"low": 0.1, "high": 0.25}
@@ -157,4 +157,4 @@ def test_wrong_arguments_of_ways_are_refused() -> None:
     with refused(InputError, "draft_tokens"):
         drafts.way(run, [1.0, 1.0], 0.1, 0, measured=True)
     with refused(InputError, "saved"):
-        overlaps.way(as_logged.way(run), PhaseSavings(True, 0.1, 1.0, 1.0, 1.0, 0.0))
+        overlaps.way(as_logged.way(run), PhaseSavings(True, 0.1, 1.0, 1.0))

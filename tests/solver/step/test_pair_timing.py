@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from solver.model.step_levers import LEARNER, OVERLAP, PREWARMING, STREAMING, levers_of_bits
 from solver.step import pair_timing
 from solver.step.charges import Charges
+from solver.step.follow import Generated
 from solver.step.learners import Learners, charged, learners_beside, server_counts, servers_per_block
 from solver.step.pair_timing import StepItems, pair_totals
 from solver.step.work import StepWork
@@ -35,7 +36,7 @@ def test_pairs_timed_together_are_those_of_the_list_scheduler(seed: int, togethe
         work = StepWork(
             rng.exponential(0.1, count), rng.exponential(0.3, count), rng.integers(0, 4, count), "group", gpus_per_actor=2
         )
-        steps.append(StepItems(completion_s, free_s, 7.0, work, together=together))
+        steps.append(StepItems(Generated(completion_s, free_s, 7.0), work, together=together))
         for _ in range(4):
             own = together * int(rng.integers(0, (SERVERS - actors) // together + 1))
             streams, from_s = bool(rng.random() < 0.5), float(rng.choice([0.0, 3.0])) if own else 0.0
@@ -76,15 +77,15 @@ def listed(step: StepItems, one: Learners) -> tuple[float, float]:
 
 def test_servers_that_are_counted_together_are_free_when_the_last_of_them_is() -> None:
     work, completion_s, free_s = StepWork([1.0], [2.0], [0]), np.array([9.0]), np.array([9.0, 1.0, 4.0, 2.0, 5.0])
-    assert StepItems(completion_s, free_s, 1.0, work, together=2).free_s.tolist() == [2.0, 5.0, 9.0]
-    assert StepItems(completion_s, free_s, 1.0, work).free_s.tolist() == [1.0, 2.0, 4.0, 5.0, 9.0]
+    assert StepItems(Generated(completion_s, free_s, 1.0), work, together=2).free_s.tolist() == [2.0, 5.0, 9.0]
+    assert StepItems(Generated(completion_s, free_s, 1.0), work).free_s.tolist() == [1.0, 2.0, 4.0, 5.0, 9.0]
 
 
 def test_blocks_keep_all_work_and_the_order() -> None:
     rng = np.random.default_rng(0)
     work = StepWork(rng.exponential(1, 100), rng.exponential(2, 100), np.arange(100) // 4, "group")
     completion_s = rng.exponential(5, 100)
-    step = StepItems(completion_s, np.array([completion_s.max()]), 1.0, work, blocks=7)
+    step = StepItems(Generated(completion_s, np.array([completion_s.max()]), 1.0), work, blocks=7)
     ready_s, prepare_s, learn_s = step.unlocked
     assert len(ready_s) == 7
     assert (np.diff(ready_s) >= 0).all()
@@ -100,7 +101,7 @@ def test_learners_that_are_tried_fit_and_begin_with_all_servers_after_generation
     slower = tuple(1.0 if one else float("inf") for one in possible)
     charges = Charges(slower, (0.0,) * servers, (0.5,) * servers)
     generation_s = np.array([4.0, 0.3])
-    found = learners_beside(actors, servers, generation_s, charges)
+    found = learners_beside(actors, (0, *server_counts(servers - actors)), generation_s, charges)
     each = len(found) // 2
     left = servers - actors
     assert (found.own[0], found.from_s[0], found.servers[0]) == (left, 4.0 if left else 0.0, servers)

@@ -13,15 +13,7 @@ from solver_strategies import latencies
 import solver
 from solver.model.admission import Admission
 from solver.timing.batch import Batch
-from solver.timing.batching import (
-    FEW,
-    MANY,
-    NO_BUDGET,
-    _joins_by_run,
-    _joins_by_slots,
-    _joins_by_slots_and_memory,
-    schedule,
-)
+from solver.timing.batching import schedule
 from solver.timing.timeline import busy_s, timeline
 
 
@@ -81,43 +73,55 @@ def test_every_response_gets_all_its_iterations_and_only_preempt_splits_them(dat
         assert sorted(stays.response.tolist()) == list(range(len(queue.remaining)))
 
 
-def by_memory(decode: np.ndarray, prefill: np.ndarray, slots: int, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    """Iterations and chunks of the loop that takes responses one by one, with memory for all of them."""
-    reserved = np.ones_like(decode)
-    return _joins_by_slots_and_memory(decode, prefill, reserved, Admission(slots, len(decode)), 0, budget)
+def one_by_one(
+    decode: list[int], prefill: list[int], reserved: list[int], admission: Admission, budget: int
+) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """When each response is ready and the chunks before, iteration by iteration, by the rule of ``solver.timing.batching``."""
+    ready, chunks, missing, place, now = [-1] * len(decode), [], list(prefill), 0, 0
+    batch: list[int] = []
+    while place < len(decode) or batch:
+        batch = [i for i in batch if ready[i] < 0 or now < ready[i] + decode[i]]
+        room = budget - sum(ready[i] >= 0 for i in batch)
+        half = next((i for i in batch if ready[i] < 0), None)
+        while room > 0:
+            if half is None:
+                held = sum(reserved[i] for i in batch)
+                if place == len(decode) or (
+                    batch and (len(batch) >= admission.max_batch or held + reserved[place] > admission.kv_capacity_tokens)
+                ):
+                    break
+                half, place = place, place + 1
+                batch.append(half)
+            fed = min(room, missing[half])
+            room, missing[half] = room - fed, missing[half] - fed
+            if missing[half]:
+                chunks.append((now, half, fed))
+            else:
+                ready[half], half = now, None
+        now += 1
+    return ready, chunks
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 40)), min_size=1, max_size=12),
-    st.integers(1, 60),
-    st.integers(0, 2**20),
-)
-@settings(max_examples=200, deadline=None)
-def test_without_a_budget_responses_join_as_they_would_one_by_one(runs, slots, seed):
-    """Neighbours of equal length are scheduled together, other queues by a heap; prompts do not matter."""
-    together = np.repeat(*np.array(runs).T)
-    for lengths in (together, np.random.default_rng(seed).permutation(together)):
-        firsts = np.flatnonzero(np.diff(lengths, prepend=-1))
-        prompts = np.ones_like(lengths)
-        expected, _ = by_memory(lengths, prompts, slots, NO_BUDGET)
-        joins, chunks = _joins_by_slots(lengths, prompts, slots, NO_BUDGET)
-        assert joins.tolist() == expected.tolist() == _joins_by_run(lengths, firsts, slots).tolist()
-        assert not chunks.shape[1]
-
-
-@given(
-    st.integers(1, 3 * MANY), st.integers(1, 3 * FEW), st.sampled_from([0, 1, 7, 100, 3000]), st.sampled_from([1, 3, 30, 400]),
-    st.sampled_from([1, 2, 20, 300]), st.integers(0, 2**20),
+    st.integers(1, 150), st.integers(1, 60), st.sampled_from([0, 1, 7, 100, 3000]), st.sampled_from([1, 3, 30]),
+    st.sampled_from([1, 2, 20, 200]), st.booleans(), st.sampled_from([0.3, 1.0, 9.0]), st.integers(0, 2**20),
 )  # fmt: skip
 @settings(max_examples=100, deadline=None)
-def test_many_responses_checked_together_join_as_they_would_one_by_one(count, slots, spare, longest, prompt, seed):
-    """More responses than are checked against the budget at a time, whose prompts fit always, mostly, or hardly ever."""
+def test_many_responses_that_reserve_memory_join_as_they_would_iteration_by_iteration(
+    count, slots, spare, longest, prompt, has_budget, memory, seed
+):
+    """Runs of equal lengths or any; prompts that fit the budget always, mostly, or hardly ever; memory that binds or not."""
     rng = np.random.default_rng(seed)
     decode, prefill = rng.integers(1, longest + 1, count), rng.integers(1, prompt + 1, count)
-    expected, pieces = by_memory(decode, prefill, slots, slots + spare)
-    joins, chunks = _joins_by_slots(decode, prefill, slots, slots + spare)
-    assert joins.tolist() == expected.tolist()
-    assert chunks.tolist() == pieces.tolist()
+    decode = np.sort(decode) if seed % 2 else decode
+    reserved = decode + prefill
+    admission = Admission(slots, max(1, int(memory * slots * reserved.mean())))
+    budget = slots + spare if has_budget else None
+    stays = schedule(Batch(decode, prefill, prefill, reserved, admission), budget)
+    most = int(prefill.sum()) + count if budget is None else budget
+    expected, chunks = one_by_one(*(column.tolist() for column in (decode, prefill, reserved)), admission, most)
+    assert stays.ready.tolist() == expected
+    assert list(zip(*stays.pieces.tolist(), strict=True)) == chunks
 
 
 def test_an_eviction_by_hand():
