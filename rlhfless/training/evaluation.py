@@ -6,6 +6,7 @@ virtual clock does not move. Every evaluation draws the same random numbers, so 
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -51,7 +52,7 @@ class Evaluator:
         rewards: of the run. compares: whether they compare with answers by a rule of the project's own, so that there is an
             accuracy. rule: 1 for a right answer; None where there is no accuracy.
         sampling, precision, stop_ids: as in the run's engines; precision is the name of a number format.
-        forward: whose forward pass decodes, see ``row_model``.
+        forward: whose forward pass decodes, see ``row_model``. device: on which it does.
     """
 
     problems: Sequence[Problem]
@@ -66,6 +67,7 @@ class Evaluator:
     precision: str
     stop_ids: Sequence[int] | int
     forward: str
+    device: torch.device
     seed: int
 
     @classmethod
@@ -79,13 +81,14 @@ class Evaluator:
         precision: str,
         stop_ids: Sequence[int] | int,
         *,
+        device: torch.device,
         compares: bool,
         given: bool = False,
     ) -> Evaluator:
         """Return the evaluator of a run.
 
         Args:
-            compares: see ``Evaluator``.
+            device, compares: see ``Evaluator``.
             given: the caller has prompts to evaluate on, and gives them to ``on``.
 
         Raises:
@@ -94,7 +97,7 @@ class Evaluator:
         forward = "own" if config.cluster.engine == "torch" else "transformers"  # vLLM has models that only the latter has
         made = cls(
             (), config.eval_every, config.steps, rewards, compares, None, tokenizer, sampling,
-            config.rollout.max_response_tokens, precision, stop_ids, forward, config.seed,
+            config.rollout.max_response_tokens, precision, stop_ids, forward, device, config.seed,
         )  # fmt: skip
         if config.eval_every is None or given:
             return made
@@ -129,7 +132,7 @@ class Evaluator:
             ``problems``, and ``seconds`` measured here. Responses that could not be judged do not count.
         """
         began = time.perf_counter()
-        with one_thread(model.device), streams_of(self.seed, 0):
+        with one_thread(self.device), streams_of(self.seed, 0):
             responses = self.responses(model)
             scores = self.rewards.score(responses, TrainerState(after_steps, self.steps))
         values = scores.values
@@ -154,7 +157,8 @@ class Evaluator:
     def _generate(self, model: Any) -> dict[int, Any]:
         requests = make_requests(self.problems, self.tokenizer, 1, self.max_response_tokens, self.seed, 0)
         longest = max(request.prompt_tokens for request in requests) + self.max_response_tokens
-        weights = row_model(self.forward, model, longest, getattr(torch, self.precision))
+        on_device = model if model.device == self.device else copy.deepcopy(model).to(self.device)
+        weights = row_model(self.forward, on_device, longest, getattr(torch, self.precision))
         admission = Admission(min(SLOTS, len(requests)), 1 << 30)
         engine = TorchEngine(weights, admission, MEASURED, eos_id=self.stop_ids, sampling=self.sampling)
         with cleaning_up(engine.close):

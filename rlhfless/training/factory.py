@@ -360,7 +360,7 @@ def _of_the_model(
     evaluates = overrides.eval_dataset is not None
     compares = overrides.rewards is None and need_answers(given.rewards)
     how = (rewards, tokenizer, sampling, precision, stop_ids)
-    evaluator = Evaluator.of(config, task, *how, compares=compares, given=evaluates)
+    evaluator = Evaluator.of(config, task, *how, device=origin.model.device, compares=compares, given=evaluates)
     if overrides.eval_dataset is not None:
         others = _rows_as_task(config, overrides, overrides.eval_dataset, tokenizer, limit, as_before=as_before)
         evaluator = evaluator.on(others.problems, task)

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -32,6 +32,9 @@ from rlhfless.training.learner.process_group import make_learner
 from rlhfless.training.learner_threads import learner_threads
 from rlhfless.training.models.tiny_model import save_model
 from rlhfless.training.run_start import RunStart
+
+if TYPE_CHECKING:
+    import torch
 
 NEEDED = ("meta.json", "warm", "warm/config.json", "checkpoints")  # of a run's folder, to resume it
 
@@ -57,6 +60,7 @@ class RunState:
     """State of a training run after its last committed step.
 
     Attributes:
+        model: the policy. device: on which it learns; the model itself is on the CPU where other processes learn.
         checkpoints: folder of the checkpoints; keep: how many of them are kept. save_every: steps from one to the next; the
             step with which the run has ``total_steps`` always has one.
         writer: of the trace; None keeps no trace.
@@ -64,6 +68,7 @@ class RunState:
     """
 
     model: Any
+    device: torch.device
     tokenizer: Any
     learner: Learner
     checkpoints: Path
@@ -84,6 +89,7 @@ class RunState:
         Args:
             algorithm: for the model of ``origin``; None makes the one that ``config`` names.
         """
+        device = origin.model.device
         # made from the weights that training began with, before a checkpoint is loaded: they are the reference
         if algorithm is None:
             options = config.learner_options()
@@ -101,8 +107,8 @@ class RunState:
         else:
             checkpoints = folder / "checkpoints"
         run = cls(
-            origin.model, origin.tokenizer, learner, checkpoints, config.save_total_limit, config.save_every, config.steps,
-            origin.writer, _temporary=temporary,
+            origin.model, device, origin.tokenizer, learner, checkpoints, config.save_total_limit, config.save_every,
+            config.steps, origin.writer, _temporary=temporary,
         )  # fmt: skip
         if run.writer is not None:
             run._go_back()

@@ -81,11 +81,11 @@ class LearningParts:
             beside_actors: the actors of the plan decode meanwhile, on cores of this machine.
         """
         actors = len(self.plan.actors) if beside_actors and self.on_pool else 0
-        return computing_with(learner_threads(self.config, beside_actors=actors), self.state.model.device)
+        return computing_with(learner_threads(self.config, beside_actors=actors), self.state.device)
 
     def wall_server(self, *, beside_actors: bool = False) -> WorkServer:
         """Return the GPUs that the trace bills for the learner on the wall clock; see ``learner_device.wall_server``."""
-        device, hardware = self.state.model.device, self.config.cluster
+        device, hardware = self.state.device, self.config.cluster
         return wall_server(device, self.cluster, hardware, self.pool, beside_actors=beside_actors)
 
     @property

@@ -62,7 +62,9 @@ def answers(model: Any, tokenizer: Any, seed: int = 0, count: int = HELD_OUT, ma
         preset="demo", seed=seed, eval_every=1, task=TaskConfig(prompts=128, eval_prompts=count), rollout=rollout
     )
     rewards = make_rewards(("task",), task)
-    evaluator = Evaluator.of(config, task, rewards, tokenizer, Sampling(), "float32", tokenizer.eos_token_id, compares=True)
+    evaluator = Evaluator.of(
+        config, task, rewards, tokenizer, Sampling(), "float32", tokenizer.eos_token_id, device=model.device, compares=True
+    )
     responses = evaluator.responses(model)
     right = [task.reward(response.problem, response.text) for response in responses]
     return pd.DataFrame({"right": right, "response_tokens": [response.tokens for response in responses]})

@@ -1,25 +1,31 @@
-"""Gives learner processes their shards of the first weights, without a whole copy of a model in any process but the trainer.
+"""Weights that the trainer and its learner processes share, in a file in memory; and how processes get their first shards.
 
-A process makes its models without memory for weights (device ``meta``), shards them, and then receives its shards weight by
-weight from the first process. That one reads whole weights from a file in shared memory, which the trainer writes
-(``SharedWeights``). The other processes may be on other machines.
+The parameters of the trainer's model are this file (``SharedWeights.into``), so there is no second copy of them on any device.
+The first process replaces the file once per step. Processes make their models without memory for weights (device ``meta``),
+shard them, and receive their shards weight by weight from the first process, which reads one weight at a time. The other
+processes may be on other machines.
 """
 
 from __future__ import annotations
 
-import contextlib
+import itertools
+import math
+import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rlhfless.errors import InputError
 from rlhfless.training import missing_torch
 
 try:
     import torch
-    from torch import Tensor, nn
+    from accelerate import init_empty_weights
+    from torch import Tensor
     from transformers import AutoModelForCausalLM
     from transformers.initialization import no_init_weights
 except ImportError as error:
@@ -28,52 +34,65 @@ except ImportError as error:
 from rlhfless.system.model_folders import NO_CODE
 from rlhfless.training.algorithms.ranks import Ranks, scatter
 
+FORMAT = np.dtype(np.float32)
+
 
 @dataclass(frozen=True)
 class SharedWeights:
-    """A file of float32 weights, one after the other, which processes of one machine map into their memory.
+    """A file of float32 weights, one parameter after the other, on this machine.
 
     Attributes:
-        path: of the file. count: of numbers in it.
+        path: of the file.
     """
 
     path: str
-    count: int
 
     @classmethod
     def of(cls, model: Any, path: Path) -> SharedWeights:
         """Write a model's weights into a new file.
 
         Raises:
-            InputError: there is too little room for it.
+            InputError: there is too little room for it, and for the weights that will replace it.
         """
-        count = sum(parameter.numel() for parameter in model.parameters())
-        if (free := shutil.disk_usage(path.parent).free) < 4 * count:
+        needed = 2 * FORMAT.itemsize * sum(parameter.numel() for parameter in model.parameters())
+        if (free := shutil.disk_usage(path.parent).free) < needed:
             raise InputError(
-                f"{path.parent}: has {free / 2**30:.1f} GiB free, but learner processes share {4 * count / 2**30:.1f} GiB of "
+                f"{path.parent}: has {free / 2**30:.1f} GiB free, but learner processes need {needed / 2**30:.1f} GiB for "
                 "weights there; make it larger, or take learner_processes 1"
             )
-        made = cls(str(path), count)
-        made.write(model)
+        made = cls(str(path))
+        made.replace(parameter.detach() for parameter in model.parameters())
         return made
 
-    def open(self) -> Tensor:
-        """Return the (count,) weights; what is written into them is seen by all processes that have them."""
-        return torch.from_file(self.path, shared=True, size=self.count, dtype=torch.float32)
+    def replace(self, tensors: Iterable[Tensor]) -> None:
+        """Replace the weights, one tensor after the other. Who has read the file before keeps what it has; whatever ends this
+        half-way leaves the file as it was.
 
-    @torch.no_grad()
-    def write(self, model: Any) -> None:
-        """Write a model's weights into the file."""
-        parameters = list(model.parameters())
-        for parameter, values in zip(parameters, laid_out(parameters, self.open()), strict=True):
-            values.copy_(parameter)
+        Raises:
+            OSError: there is no room.
+        """
+        new = f"{self.path}.new"
+        with open(new, "wb") as file:
+            for tensor in tensors:
+                file.write(np.ascontiguousarray(tensor.to("cpu", torch.float32).numpy()).data)
+        os.replace(new, self.path)
 
+    def into(self, model: Any) -> None:
+        """Map the file into a model's parameters, on the CPU, without a copy. A change of a parameter stays in this process."""
+        at = 0
+        for parameter in model.parameters():
+            mapped = np.memmap(self.path, FORMAT, "c", at, tuple(parameter.shape))
+            parameter.data = torch.from_numpy(mapped)
+            at += mapped.nbytes
 
-def laid_out(parameters: Iterable[Tensor], flat: Tensor) -> list[Tensor]:
-    """Return views of ``flat`` in the shapes of the parameters, one after the other."""
-    shapes = [parameter.shape for parameter in parameters]
-    pieces = flat.split_with_sizes([shape.numel() for shape in shapes])
-    return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    def read(self, shape: tuple[int, ...], place: int) -> Tensor:
+        """Return a copy of one parameter.
+
+        Args:
+            place: how many weights stand before it.
+        """
+        count = math.prod(shape)
+        return torch.from_numpy(np.fromfile(self.path, FORMAT, count, offset=place * FORMAT.itemsize)).view(shape)
 
 
 def empty_model(config: Any) -> Any:
@@ -85,27 +104,10 @@ def empty_model(config: Any) -> Any:
         >>> {weight.device.type for weight in empty_model(config).parameters()}
         {'meta'}
     """
-    with no_init_weights(), _weights_on_meta():
+    with no_init_weights(), init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **NO_CODE).eval()
     model.tie_weights()
     return model
-
-
-@contextlib.contextmanager
-def _weights_on_meta() -> Iterator[None]:
-    """Context in which modules keep no memory of a weight. It is allocated, but never written, so the system gives none."""
-    register = nn.Module.register_parameter
-
-    def forgetful(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None:
-            parameter = nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
-        register(module, name, parameter)
-
-    nn.Module.register_parameter = forgetful  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
 class FirstWeights:
@@ -114,16 +116,14 @@ class FirstWeights:
 
     Args:
         ranks: the learner processes.
-        model: the policy, without memory. flat: its weights in the layout of ``SharedWeights``; None but in the first process.
+        model: the policy, without memory. first: its weights, which the first process reads.
     """
 
-    def __init__(self, ranks: Ranks, model: Any, flat: Tensor | None) -> None:
-        self._ranks, self._base = ranks, model.base_model_prefix
-        named = dict(model.named_parameters())
-        self._names = set(named)
-        self._weights: Mapping[str, Tensor] = {}
-        if flat is not None:
-            self._weights = dict(zip(named, laid_out(named.values(), flat), strict=True))
+    def __init__(self, ranks: Ranks, model: Any, first: SharedWeights) -> None:
+        self._ranks, self._base, self._first = ranks, model.base_model_prefix, first
+        self._shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        counts = [math.prod(shape) for shape in self._shapes.values()]
+        self._places = dict(zip(self._shapes, itertools.accumulate(counts, initial=0), strict=False))
 
     @torch.no_grad()
     def fill(self, module: Any, device: str) -> None:
@@ -132,11 +132,12 @@ class FirstWeights:
         module._apply(lambda t: torch.zeros_like(t, device=device) if t.device.type == "meta" else t.to(device))
         for name, parameter in module.named_parameters():
             if name in empty and (own := self._of_policy(name)) is not None:
-                scatter(self._weights.get(own), parameter.detach(), self._ranks)
+                first = self._first.read(self._shapes[own], self._places[own]) if self._ranks.rank == 0 else None
+                scatter(first, parameter.detach(), self._ranks)
 
     def _of_policy(self, name: str) -> str | None:
         """Return the name of the policy's weight that a weight begins as."""
         own = name.removeprefix("policy.")
         if name.startswith("critic.backbone."):
             own = f"{self._base}.{name.removeprefix('critic.backbone.')}"
-        return own if own in self._names else None
+        return own if own in self._shapes else None

@@ -2,6 +2,10 @@
 
 ``LocalLearner`` is one process; ``process_group.py`` controls several. Files hold whole tensors by name, so a checkpoint can be
 read by any number of processes.
+
+State is not read by ``torch.distributed.checkpoint.state_dict``: its ``get_state_dict`` takes an optimizer step where there was
+none yet (torch 2.13; the count of steps becomes 1), so a run that is saved before its first step would learn other weights. And
+``broadcast_from_rank0`` sends whole tensors to every process, of which each needs its shard.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Controls a learner of several processes from the trainer: sends orders, receives numbers, copies back the new weights.
+"""Controls a learner of several processes from the trainer: sends orders, receives numbers, takes over the new weights.
 
 The processes share weights, gradients and the optimizer's state (``algorithms/ranks.py``). They start with the first order. Any
 failure or interrupt during an order ends all of them; ``read`` starts new ones.
@@ -26,7 +26,7 @@ from rlhfless.training.algorithms.optimizer import check_optimizer, check_schedu
 from rlhfless.training.algorithms.registry import algorithm_options
 from rlhfless.training.config import LearnerError
 from rlhfless.training.learner import worker
-from rlhfless.training.learner.first_weights import SharedWeights, laid_out
+from rlhfless.training.learner.first_weights import SharedWeights
 from rlhfless.training.learner.learner import Learner, LocalLearner
 from rlhfless.training.learner.worker import LearnerStart
 from rlhfless.training.worker_group import WorkerGroup
@@ -89,7 +89,8 @@ class LearnerProcesses:
 
     Args:
         count: of processes. name, options: see ``LocalLearner.make``.
-        model: stays whole in this process; ``learn`` and ``read`` update its weights.
+        model: keeps no weights of its own: from here on its parameters are on the CPU, in memory that it shares with the first
+            process. ``learn`` and ``read`` replace them.
         placement: ``local`` starts them on this machine, ``ray`` where the Ray cluster that this program has joined has room;
             the first one is on this machine then, too.
         threads: of each process on the CPU.
@@ -119,6 +120,8 @@ class LearnerProcesses:
         self._threads = threads
         self._folder = OwnFolder("rlhfless-learner-", in_memory())
         self._board = SharedWeights.of(model, self._folder.path / "weights")
+        model.to("cpu")
+        self._board.into(model)
         # processes that start anew need the first weights again, for a reference; without one a checkpoint has all of them
         self._first = SharedWeights.of(model, self._folder.path / "first") if options.get("kl_coef") else self._board
         self._group: WorkerGroup | RayRanks = WorkerGroup("learner", heartbeat_timeout_s)
@@ -210,8 +213,5 @@ class LearnerProcesses:
             self._group.start(startup)
         self._began = True
 
-    @torch.no_grad()
     def _take_weights(self) -> None:
-        parameters = list(self.model.parameters())
-        for parameter, values in zip(parameters, laid_out(parameters, self._board.open()), strict=True):
-            parameter.copy_(values)
+        self._board.into(self.model)

@@ -1,8 +1,7 @@
 """A learner process: executes the trainer's orders together with the other learner processes.
 
-It has one ``LocalLearner``; the first process has the shared memory from which the trainer reads new weights. ``main`` is that
-of a process of this machine, with a pipe to the trainer. It listens on the loopback interface only, and ends when the trainer
-ends.
+It has one ``LocalLearner``; the first process writes the file in memory that holds the trainer's weights. ``main`` is that of a
+process of this machine, with a pipe to the trainer. It listens on the loopback interface only, and ends when the trainer ends.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from rlhfless.system.parent_death import die_with_parent
 from rlhfless.system.piped_processes import Heartbeat, HeartbeatConnection
 from rlhfless.training.algorithms.ranks import Ranks, full_tensor
-from rlhfless.training.learner.first_weights import FirstWeights, SharedWeights, empty_model, laid_out
+from rlhfless.training.learner.first_weights import FirstWeights, SharedWeights, empty_model
 from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.worker_group import DONE, LOOPBACK, READY, report
@@ -38,7 +36,7 @@ class LearnerStart:
         count: of processes. meeting: URL at which the processes meet, of a file or a TCP address.
         device: ``cuda`` for one GPU each, or ``cpu``.
         config: of the transformers model. first: its weights at the start of training.
-        board: to which the first process writes new weights; it may be ``first``.
+        board: which the first process replaces by new weights; it may be ``first``.
         name, options: of ``LocalLearner.make``.
         threads: of each process on the CPU.
         interface: of the network, through which the processes speak; None: torch finds one.
@@ -69,7 +67,7 @@ class LearnerRank:
     def __init__(self, rank: int, startup: LearnerStart, report: Callable[[dict[str, float]], object] | None = None) -> None:
         self._rank = rank
         self._learner, self._model = _learner(rank, startup)
-        self._board = startup.board.open() if rank == 0 else None
+        self._board = startup.board
         if (passes := getattr(self._learner.algorithm, "passes", None)) is not None:
             passes.on_count = report
 
@@ -78,7 +76,7 @@ class LearnerRank:
         with streams_of(seed, self._rank) if order in LEARNING else contextlib.nullcontext():
             numbers: Any = getattr(self._learner, order)(*() if argument is None else (argument,))
         if order in ("learn", "finish", "read"):
-            publish(self._model, self._board)
+            publish(self._model, self._board, self._rank)
         return numbers
 
 
@@ -107,16 +105,16 @@ def _learner(rank: int, startup: LearnerStart) -> tuple[LocalLearner, Any]:
     dist.init_process_group("nccl" if on_gpu else "gloo", init_method=startup.meeting, rank=rank, world_size=startup.count)
     ranks = Ranks(rank, startup.count, init_device_mesh(startup.device, (startup.count,)))
     model = empty_model(startup.config)
-    first = FirstWeights(ranks, model, startup.first.open() if rank == 0 else None)
+    first = FirstWeights(ranks, model, startup.first)
     ranks = replace(ranks, after_sharding=first.fill)
     return LocalLearner.make(startup.name, model, ranks=ranks, **startup.options), model
 
 
-def publish(model: Any, board: Tensor | None) -> None:
-    """Write the model's weights to the shared memory ``board``; all ranks must call it, the first one has a board."""
-    parameters = list(model.parameters())
-    places = [None] * len(parameters) if board is None else laid_out(parameters, board)
-    for parameter, place in zip(parameters, places, strict=True):
-        new = full_tensor(parameter.detach())
-        if place is not None:
-            place.copy_(new)
+def publish(model: Any, board: SharedWeights, rank: int) -> None:
+    """Replace the weights of ``board`` by the model's; all ranks must call it, the first one writes."""
+    gathered = (full_tensor(parameter.detach()) for parameter in model.parameters())
+    if rank == 0:
+        board.replace(gathered)
+    else:
+        for _ in gathered:
+            pass

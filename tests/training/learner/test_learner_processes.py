@@ -239,6 +239,34 @@ def test_what_ends_an_order_ends_all_and_reading_starts_new_ones(
     pair.learn_the_same(noise_batch(small_model(), seed=5))
 
 
+@pytest.mark.full
+def test_the_trainers_model_has_no_weights_of_its_own_and_a_failed_step_leaves_them_as_they_were(tmp_path: Path) -> None:
+    """Its parameters are mapped from the file that the first process replaces as a whole. Other objects keep what they have
+    read, and the file is back to one model's bytes after the step."""
+    model = small_model()
+    start = [p.detach().clone() for p in model.parameters()]
+    learner = make_learner("grpo", model, processes=2, learning_rate=1e-3)
+    assert isinstance(learner, LearnerProcesses)
+    shared = Path(learner._board.path)
+    try:
+        read_before = [p.data for p in model.parameters()]
+        learner.learn(noise_batch(small_model()))
+        learned = [p.detach().clone() for p in model.parameters()]
+        assert all(torch.equal(p, q) for p, q in zip(read_before, start, strict=True))
+        assert any(not torch.equal(p, q) for p, q in zip(learned, start, strict=True))
+        assert [file.stat().st_size for file in shared.parent.iterdir() if file != shared.parent / "meeting"] == [
+            4 * sum(p.numel() for p in model.parameters())
+        ]
+        shared.with_name("weights.new").mkdir()  # in which no process can write
+        with refused(OSError, "weights.new"):
+            learner.learn(noise_batch(small_model(), seed=1))
+        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), learned, strict=True))
+    finally:
+        learner.close()
+    model.save_pretrained(tmp_path)
+    assert set(load_file(tmp_path / "model.safetensors")) <= set(model.state_dict())
+
+
 @pytest.mark.nightly
 def test_refusals_come_through_as_they_are(tmp_path: Path) -> None:
     model = small_model()
