@@ -233,8 +233,8 @@ class _LearnerSearch:
         best = dict.fromkeys([0, *order[batch][:FOLLOWED].tolist(), *order[streams][:FOLLOWED].tolist()])
         candidates = self._valued([learners.one(number) for number in best])
         of_batch = [one for one in candidates if not one.learner.streams]
-        chosen, batch = (min(several, key=lambda one: one.value) for several in (candidates, of_batch))
-        return LearnerPlan(chosen, batch, candidates)
+        best_of_all, best_batch = (min(several, key=lambda one: one.value) for several in (candidates, of_batch))
+        return LearnerPlan(best_of_all, best_batch, candidates)
 
     def _valued(self, learners: Sequence[Learner]) -> tuple[LearnerCandidate, ...]:
         """Return the candidates with means and values over the scenarios."""
