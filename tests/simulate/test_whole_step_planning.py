@@ -158,6 +158,20 @@ def test_a_plan_of_a_part_is_no_worse_than_elastic_plain(seed: int, monkeypatch:
     assert time_s <= 1.03 * plain_s
 
 
+@pytest.mark.parametrize("nodes", [16, 32])
+@given(st.sampled_from([0.3, 0.7, 1.0]), st.integers(0, 1000))
+@settings(max_examples=2, deadline=None)
+def test_a_plan_of_a_part_takes_on_the_whole_step_what_it_says(nodes: int, weight: float, seed: int) -> None:
+    """64 and 128 servers; simulated engines decode the lengths of every scenario, and the learner pays by its own size."""
+    step = logged_step(32 * nodes, "l40s-qwen2.5-3b-tp2", nodes=nodes, seed=seed)
+    assert step.own.part is not None
+    choice = step.plan(Objective(weight))
+    plan, size = choice.plan.generation.plan, step.own
+    runs = [executed(plan, requests_of(case), size.setting) for case in size.cases]
+    totals = [run.step_totals(work, choice.plan.learner) for run, work in zip(runs, size.works, strict=True)]
+    assert np.mean(totals, axis=0) == pytest.approx([choice.time_s, choice.gpu_seconds], rel=0.03)
+
+
 @given(st.integers(4, 60), st.integers(2, 30), st.integers(0, 10**6))
 @settings(max_examples=20, deadline=None)
 def test_a_part_has_the_longest_prompt_and_one_of_every_length_between(prompts: int, of_part: int, seed: int) -> None:

@@ -14,14 +14,14 @@ from rlhfless.simulate.whole_steps.generations import Generation, Generations
 from rlhfless.simulate.whole_steps.step_part import StepPart
 from solver.model.workload import FloatArray, Workload
 from solver.step.bound import WholeStepBound, whole_step_bound
-from solver.step.learners import Learners, charged, servers_per_block
+from solver.step.learners import Learners, charged
 from solver.step.pair_timing import StepItems, pair_totals
 from solver.step.work import Learner, StepWork, TokenWork
 
 FINE_BLOCKS = 512  # items of a fine timing, at most
 FOLDED_ON = 4  # scenarios on which a plan that folds is executed before it is chosen; on the others it is estimated
-CHECKED_RESPONSES = 60_000
-"""A plan that was timed on a part is checked on as many scenarios of the whole step as have about so many responses."""
+CHECKED_RESPONSES = 16_000
+"""A plan that was timed on a part is followed on as many scenarios of the whole step as have about so many responses."""
 
 
 class SizedStep:
@@ -93,24 +93,14 @@ class SizedStep:
         steps = self.items(generation, FOLDED_ON)
         return pair_totals(steps, np.arange(len(steps)), self._learners(learner, generation, len(steps)))
 
-    def on_whole(self, generation: Generation, learner: Learner, count: int | None = None) -> FloatArray:
-        """Return about the (K, 2) seconds and GPU-seconds of a plan for a step of any size, on the first K scenarios.
+    def followed(self, generation: Generation, learner: Learner) -> FloatArray:
+        """Return the (K, 2) exact seconds and GPU-seconds of a plan for a step of any size, on the first K scenarios.
 
-        Folding is left out. Servers and responses are counted together, which hides the last response. So the step is no
-        shorter than until that one is complete and gradients are reduced.
-
-        Args:
-            count: K; None: as many as have about ``CHECKED_RESPONSES``.
+        Folding is left out. K is all scenarios, or as many as have about ``CHECKED_RESPONSES``.
         """
-        count = count or min(len(self.cases), math.ceil(CHECKED_RESPONSES / len(self.logged.truth)))
+        count = min(len(self.cases), math.ceil(CHECKED_RESPONSES / len(self.logged.truth)))
         of = generation.unfolded or generation
-        runs = [of.on(scenario) for scenario in range(count)]
-        together = servers_per_block(self.servers)
-        steps = [StepItems(run, work, FINE_BLOCKS, together) for run, work in zip(runs, self.works, strict=False)]
-        learners = self._learners(learner, generation, count)
-        totals = pair_totals(steps, np.arange(count), learners)
-        later_s = np.maximum(0.0, [run.makespan_s for run in runs] + learners.finish_s - totals[:, 0])
-        return np.column_stack([totals[:, 0] + later_s, totals[:, 1] + later_s * learner.own * self.gpus_per_actor])
+        return np.array([of.on(scenario).step_totals(self.works[scenario], learner) for scenario in range(count)])
 
     def _learners(self, learner: Learner, generation: Generation, count: int) -> Learners:
         """Return a learner as many times as there are scenarios."""

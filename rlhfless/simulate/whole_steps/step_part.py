@@ -9,9 +9,9 @@ Prompts are sorted by predicted tokens. The part has the longest, and of the oth
 those of the step, and its GPU-seconds count as often as it is contained in the step. A learner of the part loses as much speed
 as one of the step that is as many times as large.
 
-How many actors the chosen plan has is then corrected on the whole step (``best_actors``). Among very many actors, the responses
-of some need more KV memory than there is, so that a long one waits for room. The part has no such actors. More actors have
-fewer responses each.
+The chosen plan is then followed on the whole step (``SizedStep.followed``): what it takes there is what is expected of it, and
+its number of actors is corrected (``best_actors``). Among very many actors, the responses of some need more KV memory than
+there is, so that a long one waits for room. The part has no such actors. More actors have fewer responses each.
 """
 
 from __future__ import annotations

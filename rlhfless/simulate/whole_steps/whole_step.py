@@ -198,7 +198,7 @@ class WholeStep:
             return plan
 
         def value(one: WholeStepPlan) -> float:
-            totals = size.on_whole(one.generation, one.learner)
+            totals = size.followed(one.generation, one.learner)
             limited = objective if relative_to is None else objective.with_slack(float(relative_to[: len(totals)].mean()))
             return float(limited.soft_values(totals[:, 0], totals[:, 1]).mean())
 
@@ -271,7 +271,7 @@ class WholeStep:
     def _timed(self, plan: WholeStepPlan) -> FloatArray:
         """Return (S, 2) seconds and GPU-seconds of a plan, which is executed on some scenarios if it folds.
 
-        What a plan takes on a part is corrected by what it takes on the whole step, in the mean of some scenarios. There a plan
+        What a plan takes on a part is corrected to what it takes on the whole step, in the mean of some scenarios. There a plan
         that folds counts as the one that does not. Every plan is timed once.
         """
         if plan not in self._totals:
@@ -283,6 +283,6 @@ class WholeStep:
         if plan.of_part is None:
             return size.totals(plan.generation, plan.learner)
         generation, learner = plan.of_part.generation, plan.of_part.learner
-        of_whole = size.on_whole(plan.generation, plan.learner)
-        of_part = size.planned.on_whole(generation, learner, len(of_whole))
-        return np.asarray(size.planned.totals(generation, learner) * (of_whole / of_part).mean(axis=0))
+        of_whole = size.followed(plan.generation, plan.learner)
+        of_part = size.planned.totals(generation.unfolded or generation, learner)[: len(of_whole)]
+        return np.asarray(size.planned.totals(generation, learner) * of_whole.mean(axis=0) / of_part.mean(axis=0))
