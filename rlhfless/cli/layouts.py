@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rlhfless.latency import CallTable
-    from solver.layouts import StepPlan
+    from solver.layouts import Graph, StepPlan
 
 OURS = "this plan"
 WIDTH = 100  # of what is planned, in the text
@@ -48,6 +48,14 @@ class LayoutsOptions(Printed, Limits, StepGpus, StepModels):
     compare: Names = Field(
         (), description="Also plan as these published systems do: megatron, real (its search), verl.  [default: none]"
     )
+
+    @property
+    def graph(self) -> Graph:
+        """See ``StepModels``; the solver also knows two steps that training has not."""
+        from solver.layouts import dpo, remax
+
+        further = {"remax": remax, "dpo": dpo}
+        return further[self.algorithm]() if self.algorithm in further else super().graph
 
 
 def layouts(options: LayoutsOptions) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -23,7 +23,11 @@ class StepModels(Options):
     """What a step calls: the algorithm, and the model of every role."""
 
     heading: ClassVar[str] = "The step"
-    algorithm: Literal["ppo", "grpo", "remax", "dpo"] = Field("ppo", description="Plan the step of this algorithm.")
+    algorithm: str = Field(
+        "ppo", json_schema_extra=shown("NAME"),
+        description="Plan the step of this algorithm: one that training has, such as ppo or grpo. `rlhfless layouts` also has "
+        "remax and dpo.",
+    )  # fmt: skip
     models: tuple[str, ...] = Field(
         validation_alias="model", json_schema_extra=shown("ROLE=MODEL"),
         description="Model of a role, such as actor=llama2-13b. Default for the reward model: the critic's; for other roles: "
@@ -33,11 +37,17 @@ class StepModels(Options):
 
     @property
     def graph(self) -> Graph:
-        """The calls of the algorithm."""
-        from solver import layouts
+        """The calls of the algorithm.
 
-        graph: Graph = getattr(layouts, self.algorithm)()
-        return graph
+        Raises:
+            InputError: training has no algorithm of this name.
+        """
+        from rlhfless.run.planned_whole_step import graph_of
+
+        try:
+            return graph_of(self.algorithm)
+        except InputError as error:
+            raise InputError(f"--{error}") from None
 
     def of_roles(self) -> dict[str, str]:
         """Return the model of every role: as named, else the critic's for the reward and the actor's for others.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 from pydantic import AliasChoices, Field
 from pydantic_settings import CliPositionalArg
@@ -36,7 +35,6 @@ class StepOptions(Printed, Limits, StepGpus, StepModels):
     out: OutFile | None = Field(
         None, validation_alias=AliasChoices("out", "o"), description="Write a picture of the plan, or a page (.html)."
     )
-    algorithm: Literal["ppo", "grpo"] = Field("ppo", description="Plan the step of this algorithm.")
     levers: Names = Field(
         ("all",),
         description="Optimisations that the plan may use; each is used only if it helps on "
@@ -82,7 +80,7 @@ def step(options: StepOptions) -> None:
     from rlhfless.simulate import DrawnDrafts, SimulationConfig, logged_steps, step_of_calls
     from rlhfless.trace import response_limit
 
-    levers, cluster = options.chosen, options.cluster(options)
+    graph, levers, cluster = options.graph, options.chosen, options.cluster(options)
     trace = open_recognised(options.log).trace
     logged = next(logged_steps(trace.rollouts, None, response_limit(trace.meta), steps=[int(trace.rollouts["step"].max())]))
     workload = logged.predicted.points
@@ -95,7 +93,7 @@ def step(options: StepOptions) -> None:
     costs = options.costs(options, batch)
     latency = generation_latency(costs)
     setting = SimulationConfig(cluster, latency[min(latency)])
-    of_calls = step_of_calls(logged, setting, options.graph, costs, memory_bytes=options.memory_bytes(costs))
+    of_calls = step_of_calls(logged, setting, graph, costs, memory_bytes=options.memory_bytes(costs))
     drafts = None if options.drafts is None else DrawnDrafts(stated_acceptance(options.drafts))
     planned = PlannedWholeStep(of_calls, options.objective(TIME_WEIGHT), drafts, levers)
     if options.out is not None:

@@ -27,7 +27,8 @@ from rlhfless.simulate import (
 )
 from rlhfless.simulate.whole_steps.whole_step import WholeStepChoice
 from rlhfless.trace import Trace
-from solver import layouts
+from rlhfless.training.config.algorithm import algorithm_named
+from rlhfless.training.config.section import ALGORITHMS
 from solver.layouts import Graph
 from solver.model.errors import as_given
 from solver.model.html_tables import rows_table
@@ -35,7 +36,6 @@ from solver.model.objective import Objective
 from solver.model.step_levers import DRAFTS, LEVERS, lever_names
 from solver.step.choose import share_text
 
-ALGORITHMS = ("grpo", "ppo")
 PLAIN, PLANNED = "elastic plain", "this plan"
 PLAIN_IS = f"{PLAIN} is the comparator: a right-sized random split, GPUs released when done, then learning on all of them"
 ABOUT_BOUND = 1 + 1e-9
@@ -205,15 +205,14 @@ class PlannedWholeStep:
 
 
 def graph_of(algorithm: str) -> Graph:
-    """Return the calls of an algorithm whose whole steps can be planned.
+    """Return the calls of a registered algorithm.
 
     Raises:
-        InputError: it is unknown, or its step does not generate exactly once.
+        InputError: it is unknown.
     """
-    if algorithm not in ALGORITHMS:
-        raise InputError(f"algorithm is {as_given(algorithm)}; {' or '.join(ALGORITHMS)} is needed")
-    graph: Graph = getattr(layouts, algorithm)()
-    return graph
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        raise InputError(f"algorithm is {as_given(algorithm)}; {' or '.join(sorted(ALGORITHMS))} is needed")
+    return algorithm_named(algorithm).graph()
 
 
 def drafts_of(given: str | SimulatedDrafts | None) -> SimulatedDrafts | None:

@@ -443,7 +443,8 @@ class Run:
         knows none of these optimisations.
 
         Args:
-            step: its number in the log; a negative one counts from the end. algorithm: ``grpo`` or ``ppo``.
+            step: its number in the log; a negative one counts from the end.
+            algorithm: the name of a registered one, such as ``grpo``.
             models: one model name for every role, or a mapping of role to name; that of the run's profile when None.
             objective: what is minimised; the run's own when None, ``T^w C^(1-w)`` with its time weight.
             drafts: which drafted tokens are accepted in speculative decoding: ``weak``, ``strong`` (a character task) or an

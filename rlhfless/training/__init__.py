@@ -1,4 +1,4 @@
-"""Training: the trainer, tasks and rewards, GRPO and PPO, and a tiny model with its warm-up.
+"""Training: the trainer, tasks and rewards, algorithms, and a tiny model with its warm-up.
 
 Importing this package is fast; torch and transformers are loaded with the first name that needs them.
 """
@@ -9,6 +9,7 @@ from rlhfless.errors import missing_extra
 from rlhfless.lazy_names import lazy_names
 
 _MODULE_OF = {
+    "AlgorithmConfig": "training.config",
     "ArithmeticProblem": "training.tasks.arithmetic",
     "ArithmeticTask": "training.tasks.arithmetic",
     "Batch": "training.algorithms.batch",
@@ -16,18 +17,16 @@ _MODULE_OF = {
     "CharTokenizer": "engine.tokenizers.char_tokenizer",
     "ClusterConfig": "training.config",
     "Critic": "training.algorithms.critic",
+    "CriticConfig": "training.config",
     "DatasetTask": "training.tasks.dataset",
     "FunctionReward": "training.rewards.combine",
-    "Grpo": "training.algorithms.grpo",
-    "GrpoConfig": "training.config",
-    "GrpoOptions": "training.config.learning",
+    "GrpoConfig": "training.algorithms.builtin.grpo",
     "Gsm8kTask": "training.tasks.gsm8k",
     "LongPromptWarning": "training.tasks.prompt_limit",
     "OptimizerConfig": "training.config",
     "PlannerConfig": "training.config",
-    "Ppo": "training.algorithms.ppo",
-    "PpoConfig": "training.config",
-    "PpoOptions": "training.config.learning",
+    "PolicyGradient": "training.algorithms.policy_gradient",
+    "PpoConfig": "training.algorithms.builtin.ppo",
     "PretrainedTokenizer": "engine.tokenizers.pretrained_tokenizer",
     "PromptLimit": "training.tasks.prompt_limit",
     "Response": "training.rewards.response",
@@ -39,11 +38,13 @@ _MODULE_OF = {
     "TextProblem": "training.problem",
     "TrainConfig": "training.config",
     "TrainedStep": "training.step_result",
+    "UpdateOptions": "training.config.learning",
     "Trainer": "training.loop",
     "WarmUp": "training.models.warmup",
     "gae": "training.algorithms.advantages",
     "group_advantages": "training.algorithms.advantages",
     "load_model": "engine.torch.pretrained",
+    "log_ratios": "training.config.algorithm",
     "make_algorithm": "training.algorithms.registry",
     "make_critic": "training.algorithms.critic",
     "make_learner": "training.learner.process_group",
@@ -51,6 +52,7 @@ _MODULE_OF = {
     "make_task": "training.tasks",
     "read_config": "training.config",
     "reallocate": "training.demonstrations.reallocation",
+    "register": "training.config",
     "response_logprobs": "training.logprobs",
     "run_pipelines": "training.demonstrations.pipeline",
     "save_model": "training.models.tiny_model",

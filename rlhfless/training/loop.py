@@ -83,8 +83,8 @@ class Trainer:
         model: a transformers folder, or a model with its tokenizer, which is trained in place; replaces ``config.model``. A
             resumed run has its own weights: the folder is not read and may be left out, another one is refused, and a passed
             model takes over the run's weights.
-        algorithm: an algorithm object made for the passed model, which replaces ``config.algorithm``, or a name, ``"grpo"`` or
-            ``"ppo"``.
+        algorithm: an algorithm object made for the passed model, which replaces ``config.algorithm``; or the name of one, such
+            as ``"grpo"``, or its options, such as ``PpoConfig(lam=0.95)``.
         planner: plans steps: a policy's name, an object, or a function ``(problem, options) -> Plan``; replaces
             ``config.planner.policy``.
         executor: a pool of real actors, which replaces ``config.cluster.executor``, or a name as in that option.
@@ -384,7 +384,7 @@ class Trainer:
             RewardError: no response has a reward.
 
         Warns:
-            RewardWarning: some responses have no reward; or, once per trainer, GRPO learned nothing from a step.
+            RewardWarning: some responses have no reward; or, once per trainer, nothing was learned from a step.
         """
         self.state.restore_if_in_doubt()
         self._phase = None  # also where the step is repeated
@@ -453,10 +453,10 @@ class Trainer:
         return TrainedStep(step, plan, record, rollouts, planning, numbers, scores.metrics(), evaluation, self._meta, first)
 
     def _warn_if_flat(self, step: int, rewards: np.ndarray, numbers: Mapping[str, float]) -> None:
-        """Warn of the first step whose groups all have equal rewards, of which GRPO learns nothing.
+        """Warn of the first step whose groups all have equal rewards, where responses to a prompt are compared.
 
         Args:
-            numbers: of the algorithm; only those of GRPO have ``flat_groups``.
+            numbers: of the algorithm; only those that compare responses have ``flat_groups``.
         """
         if self._told_flat or numbers.get("flat_groups") != 1.0:
             return
@@ -465,7 +465,7 @@ class Trainer:
         equal = f"all rewards are {known[0]:g}" if len(known) == 1 else "the responses to each prompt have equal rewards"
         parts = ", ".join(repr(reward.name) for reward, _ in self.rewards.parts)
         warnings.warn(
-            f"step {step}: {equal}, so GRPO learned nothing from them; look at the columns prompt, response and reward of its "
+            f"step {step}: {equal}, so nothing was learned from them; look at the columns prompt, response and reward of its "
             f"rollouts, and at whether {parts} can tell such responses apart",
             RewardWarning,
             stacklevel=2,

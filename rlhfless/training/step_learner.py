@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from rlhfless.executor import WorkGpus
 from rlhfless.training.algorithms.token_counts import BACKWARD
-from rlhfless.training.config import PpoConfig, TrainConfig
+from rlhfless.training.config import TrainConfig
 from rlhfless.training.step_learning import LearningParts
 from solver.model.objective import Objective
 from solver.model.problem import PlanningProblem
@@ -136,8 +136,4 @@ def passes_of(config: TrainConfig) -> tuple[int, int]:
 
     A backward pass counts as ``BACKWARD`` forward ones, as in ``token_counts.pass_tokens``.
     """
-    algorithm, reference = config.algorithm, int(config.algorithm.kl_coef > 0)
-    if isinstance(algorithm, PpoConfig):
-        models = 1 + (algorithm.critic != "head")
-        return models + reference, (1 + BACKWARD) * models
-    return reference, 1 + BACKWARD
+    return config.algorithm.prepared_models, (1 + BACKWARD) * config.algorithm.trained_models

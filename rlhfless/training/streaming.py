@@ -230,8 +230,8 @@ class StreamedLearning:
         """Return the seconds of each group, and of each mini-batch's update on each server.
 
         By the profile, a pass over a token takes what its prefill takes on an actor's GPUs, and passes of the batch are divided
-        by tokens. Passes after the first update of a mini-batch come at its end. What PPO could not learn from before a
-        mini-batch was complete comes with its update.
+        by tokens. Passes after the first update of a mini-batch come at its end. What could not be learned from before
+        a mini-batch was complete (``waited``) comes with its update.
 
         Args:
             updates_s: of the updates, measured here.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from solver.model.errors import PlanningError, as_given
 
@@ -37,6 +38,7 @@ class Graph:
 
     Attributes:
         name: of the algorithm. calls: in any order.
+        unlock: what training on a response waits for: the ``response``, or the ``group`` of all responses to its prompt.
 
     Raises:
         PlanningError: there is no call, two have one name, a kind or a call of ``after`` is unknown, a role is trained twice,
@@ -50,6 +52,7 @@ class Graph:
 
     name: str
     calls: tuple[Call, ...]
+    unlock: Literal["response", "group"] = "response"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "calls", _calls(self.calls))
@@ -149,6 +152,7 @@ def grpo() -> Graph:
             Call("reference", "reference", INFERENCE, ("generate",)),
             Call("train_actor", "actor", TRAIN, ("reward", "reference")),
         ),
+        "group",
     )
 
 

@@ -56,7 +56,7 @@ def test_one_plan_over_all_levers_is_planned_executed_and_drawn(tmp_path: Path) 
         (("--levers", "all", "--drafts", "often"), "--drafts often"),
         (("--levers", "cut", "--limit", "1s", "--time-weight", 1), "leave out one of the two"),
         (("--levers", "cut", "--limit", "1 day"), "90s"),
-        (("--levers", "cut", "--algorithm", "remax"), "ppo or grpo"),
+        (("--levers", "cut", "--algorithm", "remax"), "--algorithm is 'remax'; grpo or gspo or ppo or rloo is needed"),
     ],
 )
 def test_what_levers_lack_is_refused(arguments: tuple[object, ...], named: str) -> None:

@@ -21,7 +21,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from rlhfless.cli.command_line import warnings_in_one_line
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.trace import read_trace
-from rlhfless.training.config import ClusterConfig, OptimizerConfig, PpoConfig, TaskConfig, TrainConfig, read_config
+from rlhfless.training import PpoConfig
+from rlhfless.training.config import ClusterConfig, OptimizerConfig, TaskConfig, TrainConfig, read_config
 from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 from rlhfless.training.rewards import RewardWarning
 

@@ -54,7 +54,8 @@ def produced(project: Path, out: Path) -> Any:
     Raises:
         subprocess.CalledProcessError: It failed; what it wrote stands above.
     """
-    environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(project), str(project / "tests" / "support")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, str(project / PRODUCER), str(out)], cwd=project, env=environment, check=True)
     return json.loads(out.read_text())
 

@@ -11,6 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.training.algorithms.batch import Batch
+from rlhfless.training.algorithms.policy_gradient import PolicyGradient
+from rlhfless.training.algorithms.registry import algorithm_options
 from rlhfless.training.logprobs import response_logprobs
 from rlhfless.training.models.tiny_model import tiny_qwen2
 
@@ -59,6 +61,12 @@ def gradient_of(module: Any) -> torch.Tensor:
 def still(module: Any) -> Any:
     """An optimizer that changes nothing, so that the gradient can be read after ``learn``."""
     return torch.optim.SGD(module.parameters(), lr=0.0)
+
+
+def policy_gradient(name: str, trained: Any, optimizer: Any = None, reference: Any = None, **options: Any) -> PolicyGradient:
+    """What trains a model, or a policy with its critic, by an algorithm's name; without an optimizer nothing changes."""
+    config, update = algorithm_options(name, **options)
+    return PolicyGradient(config, trained, still(trained) if optimizer is None else optimizer, update, reference)
 
 
 def word_tokenizer() -> Any:

@@ -11,12 +11,11 @@ import pytest
 from error_messages import refused
 from training_samples import config
 
+from rlhfless.training import GrpoConfig, PpoConfig
 from rlhfless.training.config import (
     ClusterConfig,
-    GrpoConfig,
     OptimizerConfig,
     PlannerConfig,
-    PpoConfig,
     RolloutConfig,
     TaskConfig,
     TrainConfig,
@@ -91,7 +90,8 @@ UNKNOWN = [
     ({"algorithm": {"name": "dpo"}}, ["algorithm.name", "'dpo'", "'grpo'", "'ppo'"]),
     ({"algorithm": "dpo"}, ["algorithm.name", "'dpo'", "'grpo'", "'ppo'"]),
     ({"algorithm": "gae"}, ["algorithm.name", "'gae'", "PPOTrainer", "'ppo'"]),
-    ({"algorithm": {"name": "rloo"}}, ["algorithm.name", "'rloo'", "RLOOTrainer", "none here", "'grpo'", "'ppo'"]),
+    ({"algorithm": {"name": "remax"}}, ["algorithm.name", "'remax'", "none here", "'grpo'", "'ppo'"]),
+    ({"algorithm": "RLOO"}, ["algorithm.name", "'RLOO'", "RLOOTrainer", "'rloo'"]),
     ({"algorithm": "dapo"}, ["algorithm.name", "'dapo'", "'grpo'", "loss_aggregation"]),
     ({"planner": {"name": "x"}}, ["planner.name", "no key", "those of planner"]),
     ({"local_rank": 0}, ["local_rank", "launcher", "learner_processes"]),

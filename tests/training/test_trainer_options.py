@@ -97,7 +97,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], list[Any]]] = [
     ({"config": "a model"}, TrainError, ["'a model'", "TrainConfig", "model="]),
     ({"model": 5}, TrainError, ["model", "int"]),
     ({"algorithm": "dpo"}, TrainError, ["'dpo'", "'grpo'", "'ppo'"]),
-    ({"algorithm": "rloo"}, TrainError, ["'rloo'", "RLOOTrainer", "'grpo'", "'ppo'"]),
+    ({"algorithm": "RLOO"}, TrainError, ["'RLOO'", "RLOOTrainer", "'rloo'"]),
     ({"local_rank": 0}, TrainError, ["local_rank", "launcher"]),
     ({"planner": {"name": "x"}}, TrainError, ["planner.name", "planner"]),
     ({"reward_weights": [1.0, 2.0]}, InputError, ["reward_weights", "1 number"]),

@@ -146,8 +146,7 @@ class _Servers:
             tuple(math.inf if one is None else one.finish_s for one in learners),
             tuple(math.inf if one is None else one.loading_s for one in learners),
         )
-        unlock = "group" if self.graph.name == "grpo" else "response"
-        token_work = TokenWork(prepare_s / tokens, full_s / tokens, unlock, charges)
+        token_work = TokenWork(prepare_s / tokens, full_s / tokens, self.graph.unlock, charges)
         rank = learners.count(None), prepare_s / most + learners[-1].seconds
         return rank, CallLayouts(token_work, Strategy(1, size, 1), prepare, tuple(layouts))
 

@@ -1,1 +1,1 @@
-"""GRPO and PPO: batches, advantages, losses, the critic, optimizers."""
+"""Policy-gradient training: batches, advantages, losses, the critic, optimizers; ``builtin`` has the algorithms."""

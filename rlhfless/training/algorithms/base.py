@@ -1,4 +1,4 @@
-"""Common part of GRPO and PPO: reference model, numerical precision, and the mismatch of engine and learner.
+"""What training with any algorithm shares: reference model, numerical precision, and the mismatch of engine and learner.
 
 It also decides which log-probabilities under the generating weights the ratios use: the engine's or recomputed ones.
 """
@@ -22,18 +22,19 @@ except ImportError as error:
 from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.losses import k3, truncated_importance
 from rlhfless.training.algorithms.ranks import ONE, Ranks, full_tensor
+from rlhfless.training.config.algorithm import AlgorithmConfig
 from rlhfless.training.config.learning import UpdateOptions
 
 
 class Algorithm(Protocol):
-    """Interface of an algorithm.
+    """Interface of what trains a model; ``PolicyGradient`` is one.
 
     ``trained`` are all weights that ``learn`` changes, the model's and a critic's; a checkpoint holds them and the optimizer's
     state. ``learn`` returns numbers of the step, ``seconds`` among them.
 
-    Learning can also overlap with generation: ``begin``, then ``add`` with the responses that are complete (GRPO: whole
-    groups), which accumulates a partial gradient, then ``finish``. Up to the order of summation its weights are those of
-    ``learn`` on the whole batch.
+    Learning can also overlap with generation: ``begin``, then ``add`` with the responses that are complete (whole groups),
+    which accumulates a partial gradient, then ``finish``. Up to the order of summation its weights are those of ``learn`` on
+    the whole batch.
     """
 
     trained: Any
@@ -62,7 +63,7 @@ def autocast(options: UpdateOptions, device: Any) -> contextlib.AbstractContextM
     return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=options.learner_dtype == "bfloat16")
 
 
-def settle_old(part: Part, recomputed: Tensor, options: UpdateOptions) -> None:
+def settle_old(part: Part, recomputed: Tensor, config: AlgorithmConfig) -> None:
     """Set the part's old log-probabilities (``old``) and, if asked for, the correction of the engine's mismatch
     (``importance``).
 
@@ -75,15 +76,15 @@ def settle_old(part: Part, recomputed: Tensor, options: UpdateOptions) -> None:
     part.tokens["recomputed"] = part.tokens["old"] = recomputed
     if engine is not None:
         engine = torch.where(engine.isnan(), recomputed, engine)  # what the engine could not tell is taken to be right
-        if options.old_logprobs_from == "engine":
+        if not config.recomputes:
             part.tokens["old"] = engine
-    if options.importance_ratio_cap is not None:
+    if config.importance_ratio_cap is not None:
         if engine is None:
             raise InputError(
-                f"importance_ratio_cap is {options.importance_ratio_cap}, but the batch has no engine_logprobs to "
+                f"importance_ratio_cap is {config.importance_ratio_cap}, but the batch has no engine_logprobs to "
                 f"correct; leave it out"
             )
-        part.tokens["importance"] = truncated_importance(recomputed, engine, part.mask, options.importance_ratio_cap)
+        part.tokens["importance"] = truncated_importance(recomputed, engine, part.mask, config.importance_ratio_cap)
 
 
 def mismatch(parts: list[Part], ranks: Ranks = ONE) -> dict[str, float]:

@@ -131,8 +131,9 @@ class Batch:
 
 @dataclass(eq=False)
 class Part:
-    """Some rows of a batch, right-padded: (B, T) ids and (B, T - 1) mask in the alignment of ``token_logprobs``, with further
-    values per token in the same alignment.
+    """Some rows of a batch, right-padded: (B, T) ids and (B, T - 1) mask in the alignment of ``token_logprobs``.
+
+    ``tokens`` are further values by name, per token in the same alignment, or (B, 1) per row.
     """
 
     rows: list[int]

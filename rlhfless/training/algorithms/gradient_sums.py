@@ -42,7 +42,7 @@ class GradientSums:
             self.values[name] = self.values.get(name, 0.0) + float(term.detach())
 
     @torch.no_grad()
-    def take(self, other: GradientSums) -> None:
+    def accumulate(self, other: GradientSums) -> None:
         """Add sums of the same weights; their gradients become part of these."""
         for name, gradients in other._sums.items():
             self._put(name, gradients)

@@ -1,4 +1,4 @@
-"""Token losses of GRPO and PPO, and the weights with which token losses are summed over a batch.
+"""Penalties of tokens, losses of a critic's values, and the weights with which token losses are summed over a batch.
 
 Padding may contain any number, also infinities: it is replaced before anything is computed from it, so no gradient becomes NaN.
 """
@@ -54,45 +54,6 @@ def loss_divisor(kind: str, counted_tokens: float, responses: int, max_response_
     if max_response_tokens is None:
         raise InputError("loss_aggregation 'constant' divides by the longest response allowed; give max_response_tokens")
     return float(responses * max_response_tokens)
-
-
-def clipped_loss(
-    new_logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    clip_ratio_low: float = 0.2,
-    clip_ratio_high: float = 0.2,
-    importance: Tensor | None = None,
-) -> tuple[Tensor, dict[str, float]]:
-    """Return the clipped surrogate loss of PPO (Schulman et al. 2017, arXiv:1707.06347, eq. 7), token by token.
-
-    With the ratio w = exp(new - old): -min(w A, clip(w, 1 - clip_ratio_low, 1 + clip_ratio_high) A); separate bounds are DAPO's
-    (eq. 8).
-
-    Args:
-        new_logprobs, old_logprobs: (B, T) log-probabilities of the tokens.
-        advantages: (B,) per response, or (B, T) per token.
-        mask: (B, T) True on response tokens.
-        importance: (B, T) constant factors of the token losses, see ``truncated_importance``.
-
-    Returns:
-        (B, T) losses, 0 outside ``mask``; and sums over the tokens of ``mask``: ``tokens``, ``clipped`` (tokens whose gradient
-        was clipped away), ``kl`` (the k3 estimate of the divergence from the old weights).
-    """
-    if advantages.dim() == 1:
-        advantages = advantages[:, None]
-    log_ratio = torch.where(mask, new_logprobs - old_logprobs, 0.0)
-    ratio = log_ratio.exp()
-    clipped_ratio = ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
-    loss = -torch.minimum(ratio * advantages, clipped_ratio * advantages)
-    if importance is not None:
-        loss = importance * loss
-    with torch.no_grad():
-        clipped = mask & (clipped_ratio * advantages < ratio * advantages)
-        kl = k3(old_logprobs, new_logprobs, mask)
-    counts = {"tokens": float(mask.sum()), "clipped": float(clipped.sum()), "kl": float(kl.sum())}
-    return torch.where(mask, loss, 0.0), counts
 
 
 def k3(logprobs: Tensor, other_logprobs: Tensor, mask: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -29,35 +28,8 @@ from rlhfless.training.algorithms.token_counts import counted_seconds, pass_toke
 from rlhfless.training.logprobs import token_logprobs
 from rlhfless.training.offload import copied_to
 
-
-@dataclass(frozen=True, eq=False)
-class LossPart:
-    """A micro-batch with what its loss needs of the whole batch.
-
-    Attributes:
-        rows: (B,) numbers of each response by name, such as ``weight``.
-        divisors: of sums of token losses, by name.
-    """
-
-    part: Part
-    rows: dict[str, Tensor] = field(default_factory=dict)
-    divisors: dict[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, part: Part, rows: dict[str, np.ndarray], **divisors: float) -> LossPart:
-        """Return a part with its rows of (R,) numbers."""
-        device = part.mask.device
-        chosen = {name: torch.as_tensor(x[part.rows], dtype=torch.float32, device=device) for name, x in rows.items()}
-        return cls(part, chosen, divisors)
-
-    @property
-    def input_ids(self) -> Tensor:
-        """(B, T) tokens."""
-        return self.part.input_ids
-
-
-Loss = Callable[[LossPart, Tensor], tuple[Tensor, dict[str, float]]]
-"""A loss of a micro-batch, from the log-probabilities or values of its tokens, and numbers to be summed; can be pickled."""
+Loss = Callable[[Part, Tensor], tuple[Tensor, dict[str, float]]]
+"""A loss of a micro-batch, from the log-probabilities or values of its tokens, and numbers to be summed."""
 
 
 class ForwardResult(NamedTuple):
@@ -104,7 +76,7 @@ class Passes:
             self.on_count(self.tokens)
 
     @property
-    def _models(self) -> int:
+    def models(self) -> int:
         """Number of models that are trained."""
         trained = self._algorithm.trained
         return 1 + (isinstance(trained, PolicyAndCritic) and trained.critic.backbone is not None)
@@ -123,7 +95,7 @@ class Passes:
         for part, reference in zip(parts, references, strict=True):
             with autocast(self._algorithm.options, part.mask.device), counted_seconds(sums, part):
                 outputs = self.outputs(part)
-            self._count(part, prepare=self._models)
+            self._count(part, prepare=self.models)
             found.append(ForwardResult(outputs[0], outputs[1] if len(outputs) > 1 else None, reference))
         return found
 
@@ -149,8 +121,8 @@ class Passes:
         for part in self.parts(batch, np.arange(len(batch.response_ids))):
             with autocast(self._algorithm.options, part.mask.device), counted_seconds(sums, part):
                 outputs = self.outputs(part)[0]
-            self._count(part, prepare=self._models)
-            add_to(sums, {"prepare_pass_tokens": self._models * whole_tokens([part])})
+            self._count(part, prepare=self.models)
+            add_to(sums, {"prepare_pass_tokens": self.models * whole_tokens([part])})
             rows += part.rows if part.mask.any() else []  # a part without a counted token only keeps processes in lockstep
             found.append(outputs[part.mask].float())
         every: dict[int, np.ndarray] = {}
@@ -160,26 +132,20 @@ class Passes:
             every |= dict(zip(chosen.tolist(), (x.cpu().numpy() for x in torch.split(flat, tokens)), strict=True))
         return [every[row] for row in range(len(batch.response_ids))]
 
-    def accumulate(self, micro_batches: Sequence[LossPart], losses: Sequence[Loss], sums: dict[str, float]) -> list[Tensor]:
-        """Add the gradient of the losses of all micro-batches, and their numbers to ``sums``.
+    def accumulate(self, parts: Sequence[Part], losses: Sequence[Loss], sums: dict[str, float]) -> None:
+        """Add the gradient of the losses of all parts, and their numbers to ``sums``.
 
         Args:
             losses: of the policy and, with a critic, of the critic.
-
-        Returns:
-            The (B, T - 1) log-probabilities of every micro-batch.
         """
-        logprobs = []
-        for each in micro_batches:
-            with autocast(self._algorithm.options, each.part.mask.device):
-                outputs = self.outputs(each.part)
-            found = [loss(each, output) for loss, output in zip(losses, outputs, strict=True)]
+        for part in parts:
+            with autocast(self._algorithm.options, part.mask.device):
+                outputs = self.outputs(part)
+            found = [loss(part, output) for loss, output in zip(losses, outputs, strict=True)]
             functools.reduce(operator.add, [loss for loss, _ in found]).backward()  # type: ignore[no-untyped-call]
             for _, numbers in found:
                 add_to(sums, numbers)
-            logprobs.append(outputs[0].detach())
-            self._count(each.part, learn=self._models)
-        return logprobs
+            self._count(part, learn=self.models)
 
     def outputs(self, part: Part) -> tuple[Tensor, ...]:
         """Return the (B, T - 1) log-probabilities of a part's tokens and, with a critic, their values."""

@@ -1,12 +1,8 @@
-"""Options of the learner: GRPO, PPO and the optimizer.
-
-``GrpoOptions`` and ``PpoOptions`` hold everything that one update needs: the algorithm's options, and some of rollout and
-optimizer.
-"""
+"""Options of the optimizer, and of how a gradient is computed; those of algorithms are in ``algorithm.py``."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import StrictBool, model_validator
 
@@ -14,107 +10,16 @@ from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.section import (
     Count,
     NotNegative,
-    NotNegativeOrInfinite,
     Positive,
     PositiveOrInfinite,
     Section,
-    Share,
     Texts,
     Whole,
 )
 
-Aggregation = Literal["token", "sequence", "constant"]
-AdvantageStd = Literal["population", "sample", "none"]
 OptimizerName = Literal["adamw", "sgd", "adafactor"]
 Precision = Literal["float32", "bfloat16"]
 Schedule = Literal["constant", "linear", "cosine"]
-
-
-class UpdateConfig(Section):
-    """Options of both algorithms."""
-
-    name: Literal["grpo", "ppo"]
-    """Learn with this algorithm: grpo, or ppo with a critic."""
-    num_updates: Count = 1
-    """Optimizer steps on every mini-batch. See ``optimizer.num_mini_batches``."""
-    loss_aggregation: Aggregation = "token"
-    """Average losses over all tokens (token), per response (sequence), or by a constant divisor (constant). See
-    ``losses.aggregation``."""
-    clip_ratio_low: Share = 0.2
-    """Clip policy ratios below 1 minus this."""
-    clip_ratio_high: NotNegativeOrInfinite = 0.2
-    """Clip policy ratios above 1 plus this."""
-    kl_coef: NotNegative = 0.0
-    """Coefficient of the KL penalty to the initial model. At 0 no reference model is needed."""
-    mask_truncated: StrictBool = False
-    """Leave truncated responses out of the loss. Their rewards still count in the mean of their group."""
-    old_logprobs_from: Literal["auto", "engine", "recomputed"] = "auto"
-    """Source of the old log-probabilities, those of the weights that generated: the engine, or recomputed by the learner.
-    ``auto`` recomputes them if engine and learner differ: with engine vllm, or if either computes in bfloat16; not with several
-    ``optimizer.num_mini_batches`` and ``cluster.learning`` stream. If ``auto`` recomputes, the default of
-    ``importance_ratio_cap`` is 2, as in TRL."""
-    importance_ratio_cap: PositiveOrInfinite | None = None
-    """Cap on the importance sampling factors, such as 2.0, which correct the engine's distribution to the recomputed one.
-    Default: see ``old_logprobs_from``."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.importance_ratio_cap is not None and self.old_logprobs_from == "engine":
-            raise TrainError(
-                f"algorithm.importance_ratio_cap is {self.importance_ratio_cap}, which needs algorithm.old_logprobs_from "
-                "'recomputed'; with 'engine' the ratio itself corrects"
-            )
-        return self
-
-    @property
-    def recomputes(self) -> bool:
-        """Return whether old log-probabilities are asked to be recomputed."""
-        corrects = self.old_logprobs_from == "auto" and self.importance_ratio_cap is not None
-        return corrects or self.old_logprobs_from == "recomputed"
-
-    def given(self) -> dict[str, Any]:
-        """See ``Section.given``; the name of another algorithm than the usual one is given by its class."""
-        name = {} if self.name == "grpo" else {"name": self.name}
-        return {**name, **super().given()}
-
-
-class GrpoConfig(UpdateConfig):
-    """Options of GRPO."""
-
-    section: ClassVar[str | None] = "algorithm"
-
-    name: Literal["grpo"] = "grpo"
-    """Learn with this algorithm: grpo, or ppo with a critic."""
-
-    advantage_std: AdvantageStd = "population"
-    """Standard deviation that advantages are divided by: population, sample (n - 1), or none as in Dr. GRPO. See
-    ``algorithms.advantages.group_advantages``."""
-
-
-class PpoConfig(UpdateConfig):
-    """Options of PPO and its critic."""
-
-    section: ClassVar[str | None] = "algorithm"
-
-    name: Literal["ppo"] = "ppo"
-    """Learn with this algorithm: grpo, or ppo with a critic."""
-
-    critic: str = "head"
-    """Critic: a value head on the policy (head), a second copy of the model (model), or a folder. See
-    ``algorithms.critic.make_critic``."""
-    critic_learning_rate: NotNegative | None = None
-    """Learning rate of the critic. 0 leaves it unchanged. Default: ``optimizer.learning_rate``."""
-    gamma: Share = 1.0
-    """Discount rewards by this factor per token."""
-    lam: Share = 1.0
-    """Lambda of the advantages (GAE). The reward comes with the last token: below 1, the first tokens of a long response hardly
-    receive it until the critic has learned to predict it."""
-    value_clip: PositiveOrInfinite | None = 0.2
-    """Clip the distance of a value from the old value in the critic's loss. None: no clipping."""
-    vf_coef: NotNegative = 0.1
-    """Weight the critic's loss by this factor."""
-    whiten: StrictBool = True
-    """Normalise advantages to mean 0 and variance 1 over the tokens of the batch."""
 
 
 class OptimizerConfig(Section):
@@ -170,42 +75,22 @@ class OptimizerConfig(Section):
         return self
 
 
-class UpdateOptions(UpdateConfig):
-    """Options of an update on a batch: the algorithm's, and those it needs of rollout and optimizer.
+OF_LEARNER = ("lr_scheduler_type", "warmup_steps", "lr_scheduler_steps", "num_mini_batches")
+"""Keys of ``OptimizerConfig`` that decide over several updates; the learner follows them, not the algorithm."""
+
+
+class UpdateOptions(OptimizerConfig):
+    """Options of updates that are no algorithm's: the optimizer's, and those of rollout that the loss needs.
 
     Attributes:
         max_response_tokens: divisor of ``loss_aggregation`` ``constant``. temperature: of sampling.
-        max_grad_norm, max_tokens_per_micro_batch, learner_dtype, gradient_checkpointing, offload_reference, lora_rank,
-            lora_alpha, lora_targets: see ``OptimizerConfig``.
 
     Raises:
         TrainError: a value outside its range.
     """
 
+    section: ClassVar[str | None] = None
+
+    learner_dtype: Precision = "float32"
     max_response_tokens: Count | None = None
     temperature: Positive = 1.0
-    max_grad_norm: PositiveOrInfinite = 1.0
-    max_tokens_per_micro_batch: Count = 4096
-    learner_dtype: Precision = "float32"
-    gradient_checkpointing: StrictBool = False
-    offload_reference: StrictBool = False
-    lora_rank: Count | None = None
-    lora_alpha: Positive | None = None
-    lora_targets: Texts | None = None
-
-
-class GrpoOptions(GrpoConfig, UpdateOptions):
-    """Options of one GRPO update; ``eps`` keeps the division in ``group_advantages`` finite."""
-
-    section: ClassVar[str | None] = None
-
-    old_logprobs_from: Literal["engine", "recomputed"] = "engine"
-    eps: float = 1e-6
-
-
-class PpoOptions(PpoConfig, UpdateOptions):
-    """Options of one PPO update; ``critic`` and ``critic_learning_rate`` are used by ``make_algorithm``."""
-
-    section: ClassVar[str | None] = None
-
-    old_logprobs_from: Literal["engine", "recomputed"] = "engine"

@@ -40,8 +40,10 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 """Several texts; one alone needs no list."""
 
 
-_KINDS: dict[str, list[type[Section]]] = {}
-"""Classes of a configuration by section; several where it is one of them."""
+_SECTIONS: dict[str, type[Section]] = {}
+"""Class of each section; of ``algorithm`` that with the keys that all algorithms have."""
+ALGORITHMS: dict[str, type[Section]] = {}
+"""Classes of the section ``algorithm`` by its name; ``config.algorithm.register`` adds one."""
 
 
 class Section(BaseModel):
@@ -59,7 +61,7 @@ class Section(BaseModel):
     def __pydantic_init_subclass__(cls, **given: Any) -> None:
         super().__pydantic_init_subclass__(**given)
         if cls.section is not None:
-            _KINDS.setdefault(cls.section, []).append(cls)
+            _SECTIONS[cls.section] = cls
 
     def __init__(self, **given: Any) -> None:
         try:
@@ -104,13 +106,7 @@ def _refusal(error: ValidationError, section: str | None) -> TrainError:
     value = first["input"]
     if first["type"] == "invalid_key":
         return TrainError(f"{key} has the key {as_given(value)}; a key is a text, such as {key}.{_a_key(key)}")
-    if first["type"].startswith("union_tag"):
-        names = first.get("ctx", {}).get("expected_tags", "")
-        if isinstance(value, Mapping):
-            answer = value_of_others(f"{key}.name", value["name"]) or ""
-            choice = "" if "here it is" in answer else f"; {names.replace(', ', ' or ')} is needed"
-            return TrainError(f"{key}.name is {as_given(value['name'])}{', ' * bool(answer)}{answer}{choice}")
-    if first["type"] in ("union_tag_not_found", "model_type"):
+    if first["type"] == "model_type":
         return TrainError(f"{key} is {as_given(value)}, but it is a section; give its keys, such as {key}.{_a_key(key)}")
     if (theirs := value_of_others(key, value)) is not None:
         return TrainError(f"{key} is {as_given(value)}, {theirs}")
@@ -120,20 +116,19 @@ def _refusal(error: ValidationError, section: str | None) -> TrainError:
 
 
 def _key(place: tuple[int | str, ...], section: str | None) -> str:
-    """Return the dotted key at a place of pydantic's, which also has the algorithm, members of unions, and indices of lists."""
+    """Return the dotted key at a place of pydantic's, which also has members of unions, and indices of lists."""
     names = [name for name in place if isinstance(name, str)]
     if section:
         return f"{section}.{names[0]}" if names else section
     if not names:
         return "the configuration"
-    if section is None or names[0] not in _KINDS:
+    if section is None or names[0] not in _SECTIONS:
         return names[0]
-    inside = names[2:] if names[0] == "algorithm" else names[1:]
-    return ".".join([names[0], *inside[:1]])
+    return ".".join(names[:2])
 
 
 def _a_key(section: str) -> str:
-    return next(iter(_KINDS[section][0].model_fields))
+    return next(iter(_SECTIONS[section].model_fields))
 
 
 def _needed(detail: ErrorDetails) -> str:
@@ -144,10 +139,10 @@ def _needed(detail: ErrorDetails) -> str:
 
 def all_keys() -> list[str]:
     """Return the dotted keys of a configuration; those of the algorithm are of every algorithm."""
-    keys = [
-        f"{section}.{name}".lstrip(".") for section, kinds in _KINDS.items() for kind in kinds for name in kind.model_fields
-    ]
-    return [key for key in dict.fromkeys(keys) if key not in _KINDS]
+    kinds = {name: [kind] for name, kind in _SECTIONS.items()}
+    kinds["algorithm"] = [*kinds["algorithm"], *ALGORITHMS.values()]
+    keys = [f"{section}.{name}".lstrip(".") for section, of in kinds.items() for kind in of for name in kind.model_fields]
+    return [key for key in dict.fromkeys(keys) if key not in _SECTIONS]
 
 
 def unknown_key(key: str) -> str:
@@ -155,8 +150,8 @@ def unknown_key(key: str) -> str:
     section, _, name = key.rpartition(".")
     known = all_keys()
     if key in known:
-        (other,) = (kind.model_fields["name"].default for kind in _KINDS[section] if name in kind.model_fields)
-        return f"{key} is a key of {section}.name {other!r} only; choose that {section}, or leave the key out"
+        others = " and ".join(repr(other) for other, kind in sorted(ALGORITHMS.items()) if name in kind.model_fields)
+        return f"{key} is a key of {section}.name {others} only; choose that {section}, or leave the key out"
     if name in ON_COMMAND_LINE and not section:
         return f"{name} is no key of the configuration; give {in_python_only(name)}"
     elsewhere = [each for each in known if each.rpartition(".")[2] == name]
@@ -164,7 +159,7 @@ def unknown_key(key: str) -> str:
     if theirs is not None:
         return theirs
     if len(elsewhere) > 1:  # of several sections, as name is: that of another one would mislead
-        hint = f"rlhfless train --dry-run prints {f'those of {section}' if section in _KINDS else 'all of them'}"
+        hint = f"rlhfless train --dry-run prints {f'those of {section}' if section in _SECTIONS else 'all of them'}"
     else:
         hint = f"{elsewhere[0]} is the closest" if elsewhere else likely(key, known, python=False)
     return f"{key} is no key of the configuration; {hint}"

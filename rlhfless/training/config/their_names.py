@@ -123,7 +123,9 @@ EXPLAINED: dict[str, str] = {
     "reward_model.model.path": "give rewards, of which model:FOLDER is a model",
     "actor_rollout_ref.rollout.free_cache_engine": _SLEEP,
     "actor_rollout_ref.rollout.enable_prefix_caching": "vLLM caches prefixes by itself, and the plan shares prompts",
-    "algorithm.adv_estimator": "give algorithm, grpo or ppo (gae); there is no other",
+    "algorithm.adv_estimator": "give algorithm: grpo, rloo, ppo (gae), or one of your own",
+    "importance_sampling_level": "give algorithm: gspo is 'sequence', grpo is 'token'",
+    "actor_rollout_ref.actor.policy_loss.loss_mode": "give algorithm: gspo, or grpo for vanilla",
     "actor_rollout_ref.actor.use_kl_loss": "give kl_coef; 0 is without a penalty",
     "actor_rollout_ref.actor.ppo_mini_batch_size": "give num_mini_batches, their number",
     "algorithm.rollout_correction.rollout_is": _CORRECTION,
@@ -133,7 +135,7 @@ EXPLAINED: dict[str, str] = {
     "trainer.nnodes": _NODES,
     "trainer.total_epochs": _EPOCHS,
     "trainer.rollout_data_dir": _RECORDED,
-    "algorithm.use_kl_in_reward": "with PPO the penalty of kl_coef is always in the reward",
+    "algorithm.use_kl_in_reward": "with PPO and RLOO the penalty of kl_coef is always in the reward",
     # TRL's and transformers' other arguments
     "eval_on_start": "give eval_every; the weights before the first step are then evaluated, too",
     "eval_delay": "give eval_every; evaluation begins before the first step",
@@ -233,13 +235,13 @@ EXPLAINED: dict[str, str] = {
 
 MISSING = (
     "shuffle_dataset", "chat_template_kwargs", "environment_factory", "tools", "rollout_func", "generation_kwargs", "delta",
-    "multi_objective_aggregation", "sync_ref_model", "importance_sampling_level", "entropy_coef", "top_entropy_quantile",
+    "multi_objective_aggregation", "sync_ref_model", "entropy_coef", "top_entropy_quantile",
     "off_policy_mask_threshold", "disable_dropout", "adam_beta1", "adam_beta2", "adam_epsilon", "use_liger_kernel",
     "push_to_hub", "whiten_rewards", "missing_eos_penalty", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs",
     "vllm_importance_sampling_clip_min", "model_init_kwargs", "per_device_eval_batch_size", "eval_accumulation_steps",
     "data.shuffle", "data.apply_chat_template_kwargs", "data.image_key", "actor_rollout_ref.rollout.multi_turn",
     "actor_rollout_ref.rollout.engine_kwargs", "actor_rollout_ref.rollout.mode", "actor_rollout_ref.rollout.over_sample_rate",
-    "actor_rollout_ref.actor.clip_ratio_c", "actor_rollout_ref.actor.policy_loss.loss_mode",
+    "actor_rollout_ref.actor.clip_ratio_c",
     "actor_rollout_ref.actor.entropy_coeff", "algorithm.rollout_correction.rollout_rs", "algorithm.filter_groups",
     "actor_rollout_ref.actor.optim.betas", "actor_rollout_ref.actor.fsdp_config.optimizer_offload",
     "actor_rollout_ref.actor.ulysses_sequence_parallel_size", "actor_rollout_ref.model.use_remove_padding",
@@ -255,8 +257,9 @@ VALUES: dict[str, dict[str, str | None]] = {
         "gae": "'ppo'", "PPO": "'ppo'", "PPOTrainer": "'ppo'", "GRPO": "'grpo'", "GRPOTrainer": "'grpo'",
         "dapo": "'grpo' with loss_aggregation 'token'", "dr_grpo": "'grpo' with loss_aggregation 'constant'",
         **dict.fromkeys(
-            ("rloo", "RLOO", "RLOOTrainer", "reinforce_plus_plus", "remax", "opo", "gpg", "grpo_passk", "dpo", "DPOTrainer")
+            ("reinforce_plus_plus", "remax", "opo", "gpg", "grpo_passk", "dpo", "DPOTrainer")
         ),
+        "RLOO": "'rloo'", "RLOOTrainer": "'rloo'",
     },
     "algorithm.loss_aggregation": {
         "grpo": "'sequence'", "bnpo": "'token'", "dapo": "'token'", "dr_grpo": "'constant'",
@@ -273,7 +276,7 @@ VALUES: dict[str, dict[str, str | None]] = {
 """Key of ours -> another framework's value of it, as text -> ours; None is one that this project has nothing for."""
 
 TRL_TRAINERS = {
-    "gae": "PPOTrainer", "PPO": "PPOTrainer", "GRPO": "GRPOTrainer", "rloo": "RLOOTrainer", "RLOO": "RLOOTrainer",
+    "gae": "PPOTrainer", "PPO": "PPOTrainer", "GRPO": "GRPOTrainer", "RLOO": "RLOOTrainer",
     "dapo": "GRPOTrainer with loss_type='dapo'", "dr_grpo": "GRPOTrainer with loss_type='dr_grpo'", "dpo": "DPOTrainer",
 }  # fmt: skip
 """Algorithm as it is named elsewhere -> what it is in TRL."""

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from rlhfless.gone_options import without_gone
+from rlhfless.training.config.algorithm import USUAL, AlgorithmConfig, algorithm_named
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.generation import RolloutConfig, TaskConfig
-from rlhfless.training.config.learning import GrpoConfig, OptimizerConfig, PpoConfig
+from rlhfless.training.config.learning import OptimizerConfig
 from rlhfless.training.config.names import in_sections
 from rlhfless.training.config.presets import preset
 from rlhfless.training.config.scheduling import ClusterConfig, PlannerConfig
-from rlhfless.training.config.section import Count, Section, Whole
+from rlhfless.training.config.section import ALGORITHMS, Count, Section, Whole
+from rlhfless.training.config.their_names import value_of_others
+from solver.model.errors import as_given
 from solver.model.plurals import counted
 
-ALGORITHMS: dict[str, type[GrpoConfig | PpoConfig]] = {"grpo": GrpoConfig, "ppo": PpoConfig}
 SECTIONS: dict[str, type[Section]] = {
-    "task": TaskConfig, "rollout": RolloutConfig, "algorithm": GrpoConfig, "optimizer": OptimizerConfig,
+    "task": TaskConfig, "rollout": RolloutConfig, "algorithm": AlgorithmConfig, "optimizer": OptimizerConfig,
     "planner": PlannerConfig, "cluster": ClusterConfig,
 }  # fmt: skip
-"""Sections of every run; ``algorithm`` is one of ``ALGORITHMS``."""
+"""Sections of every run; ``algorithm`` is a class of ``config.section.ALGORITHMS``."""
 MAY_CHANGE = (  # keys that may differ when a run is resumed
     "model", "steps", "save_every", "save_total_limit", "eval_every", "task.eval_prompts", "task.offload_reward_models",
     "optimizer.gradient_checkpointing", "optimizer.offload_reference", "cluster.learner_processes",
@@ -41,9 +43,18 @@ LEFT_OPEN: dict[str, Any] = {
 """Key that a run chooses at its start -> the value with which a configuration leaves it open."""
 
 
-def _algorithm_of(given: Any) -> Any:
-    """Return the name of an algorithm's section; the keys of one without a name are GRPO's."""
-    return given.get("name", "grpo") if isinstance(given, Mapping) else getattr(given, "name", None)
+def _algorithm(given: Any) -> Any:
+    """Return the algorithm of a section's keys; those without a name are GRPO's."""
+    if isinstance(given, AlgorithmConfig) and ALGORITHMS.get(given.name) is not type(given):
+        raise TrainError(f"algorithm {type(given).__name__} is not registered; call register({type(given).__name__}) first")
+    if not isinstance(given, Mapping):
+        return given
+    name = given.get("name", USUAL)
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        answer = value_of_others("algorithm.name", name) or ""
+        choice = "" if "here it is" in answer else f"; {' or '.join(map(repr, sorted(ALGORITHMS)))} is needed"
+        raise TrainError(f"algorithm.name is {as_given(name)}{', ' * bool(answer)}{answer}{choice}")
+    return algorithm_named(name)(**given)
 
 
 class TrainConfig(Section):
@@ -52,7 +63,7 @@ class TrainConfig(Section):
 
     Example:
         >>> config = TrainConfig(steps=10, samples_per_prompt=4, kl_coef=0.1)
-        >>> config == TrainConfig(steps=10, rollout=RolloutConfig(samples_per_prompt=4), algorithm=GrpoConfig(kl_coef=0.1))
+        >>> config == TrainConfig(steps=10, rollout=RolloutConfig(samples_per_prompt=4), algorithm={"kl_coef": 0.1})
         True
         >>> config.replace(samples_per_prompt=8).rollout.samples_per_prompt, config.optimizer.learning_rate
         (8, 1e-06)
@@ -82,10 +93,10 @@ class TrainConfig(Section):
     """Prompts with their answers, and rewards."""
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     """Responses that a step generates."""
-    algorithm: Annotated[
-        Annotated[GrpoConfig, Tag("grpo")] | Annotated[PpoConfig, Tag("ppo")], Discriminator(_algorithm_of)
-    ] = Field(default_factory=GrpoConfig)
-    """GRPO or PPO."""
+    algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(_algorithm)] = Field(
+        default_factory=lambda: _algorithm({})
+    )
+    """The algorithm that learns, with its options."""
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     """The optimizer, and how a gradient is computed."""
     planner: PlannerConfig = Field(default_factory=PlannerConfig)
@@ -107,10 +118,10 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         prompts, rollout = self.task.prompts, self.rollout
-        if self.algorithm.name == "grpo" and rollout.samples_per_prompt == 1:
+        if self.algorithm.compares_responses and rollout.samples_per_prompt == 1:
             raise TrainError(
-                "rollout.samples_per_prompt is 1, but GRPO compares responses to one prompt; give 2 or more, or "
-                "algorithm.name 'ppo'"
+                f"rollout.samples_per_prompt is 1, but {self.algorithm.name.upper()} compares responses to one prompt; give 2 "
+                "or more, or algorithm.name 'ppo'"
             )
         if prompts is not None and prompts < rollout.prompts_per_step and "prompts_per_step" not in rollout.model_fields_set:
             smaller = rollout.model_copy()  # as a smaller data set is one step, too; it stays a default
@@ -237,7 +248,7 @@ class TrainConfig(Section):
         may_change = [key for key in MAY_CHANGE if not (ends and key == "steps")]
         ours = {key: value for key, value in by_key(self.to_dict()).items() if key not in may_change}
         usual = by_key(TrainConfig.of_stored({"algorithm": {"name": self.algorithm.name}}).to_dict()) | {
-            "algorithm.name": "grpo"
+            "algorithm.name": USUAL
         }
         recorded = {**usual, **by_key(without_gone(earlier, "the run's meta.json", TrainError))}
         if different := differences(ours, {key: recorded[key] for key in ours}):
@@ -265,11 +276,11 @@ def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
         section = result.get(name)
         result[name] = {**section, **value} if isinstance(section, Mapping) and isinstance(value, Mapping) else value
     before, now = config.get("algorithm"), result.get("algorithm")
-    if isinstance(before, Mapping) and isinstance(now, Mapping) and (kind := ALGORITHMS.get(str(_algorithm_of(now)))):
+    if isinstance(before, Mapping) and isinstance(now, Mapping) and (kind := ALGORITHMS.get(str(now.get("name", USUAL)))):
         given = changes.get("algorithm")
         asked = given if isinstance(given, Mapping) else {}
         others = {key for each in ALGORITHMS.values() if each is not kind for key in each.model_fields}
-        gone = others - kind.model_fields.keys() - asked.keys() if _algorithm_of(before) != _algorithm_of(now) else ()
+        gone = others - kind.model_fields.keys() - asked.keys() if before.get("name", USUAL) != now.get("name", USUAL) else ()
         result["algorithm"] = {key: value for key, value in now.items() if key not in gone}
     return result
 

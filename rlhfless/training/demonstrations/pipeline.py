@@ -32,10 +32,9 @@ except ImportError as error:
 
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.training.algorithms.batch import Part
+from rlhfless.training.algorithms.builtin.ppo import PpoConfig
 from rlhfless.training.algorithms.critic import Critic, PolicyAndCritic, make_critic
-from rlhfless.training.algorithms.passes import LossPart
-from rlhfless.training.algorithms.ppo import critic_loss, policy_loss
-from rlhfless.training.config.learning import PpoOptions
+from rlhfless.training.algorithms.policy_gradient import critic_loss, policy_loss
 from rlhfless.training.demonstrations.processes import run_on_ranks
 from rlhfless.training.logprobs import logits_to_logprobs
 from rlhfless.training.models.tiny_model import tiny_qwen2
@@ -44,7 +43,7 @@ from solver.pipeline import ExecutedPlan, PipelinePlan
 MODELS = ("llama", "qwen2")
 """Model types of transformers whose stages are tested."""
 FORWARD, BACKWARD, INPUTS, WEIGHTS = "F", "B", "I", "W"
-OPTIONS = PpoOptions(vf_coef=0.5)
+PPO, TEMPERATURE = PpoConfig(vf_coef=0.5), 1.0
 ROWS, WIDTHS, TOKENS = 2, (16, 32), 20  # of micro-batches: responses, tokens of each in turn, and token ids that occur
 
 
@@ -139,7 +138,7 @@ def run_pipelines(
     return found
 
 
-def _micro_batches(plan: PipelinePlan) -> list[list[LossPart]]:
+def _micro_batches(plan: PipelinePlan) -> list[list[Part]]:
     """Return the micro-batches of each chain: random tokens of two widths, with what PPO's losses need.
 
     Raises:
@@ -152,16 +151,19 @@ def _micro_batches(plan: PipelinePlan) -> list[list[LossPart]]:
         )
     generator = torch.Generator().manual_seed(0)
     widths = [WIDTHS[k % len(WIDTHS)] for k in range(counts[0])]
-    tokens = float(ROWS * sum(width - 1 for width in widths))
     found = []
     for width in widths:
         ids = torch.randint(2, TOKENS, (ROWS, width), generator=generator)
         drawn = {name: torch.randn((ROWS, width - 1), generator=generator) for name in ("advantages", "values", "returns")}
         mask = torch.ones((ROWS, width - 1), dtype=torch.bool)
-        part = Part(list(range(ROWS)), ids, mask, {**drawn, "old": drawn["values"] - 3})
-        found.append(LossPart.of(part, {"weight": np.ones(ROWS)}, loss=tokens, value=tokens))
+        found.append(Part(list(range(ROWS)), ids, mask, {**drawn, "old": drawn["values"] - 3, "weight": torch.ones((ROWS, 1))}))
     ends = np.cumsum(counts[1:]).tolist()
     return [found, *(found[end - count : end] for end, count in zip(ends, counts[1:], strict=True))]
+
+
+def _tokens(parts: list[list[Part]]) -> float:
+    """Return the tokens of all micro-batches of the actor, which the losses are divided by."""
+    return float(sum(part.mask.sum() for part in parts[0]))
 
 
 def _models(plan: PipelinePlan, actor: Any, critic: Critic) -> list[Any]:
@@ -169,15 +171,15 @@ def _models(plan: PipelinePlan, actor: Any, critic: Critic) -> list[Any]:
     return [actor, *[critic] * (len(plan.problem.chains) - 1)]
 
 
-def _whole_gradients(actor: Any, critic: Critic, plan: PipelinePlan, parts: list[list[LossPart]]) -> dict[str, Tensor]:
+def _whole_gradients(actor: Any, critic: Critic, plan: PipelinePlan, parts: list[list[Part]]) -> dict[str, Tensor]:
     """Return the gradients of whole models, micro-batch after micro-batch."""
     both = PolicyAndCritic(copy.deepcopy(actor), copy.deepcopy(critic))
-    trains_critic = len(plan.problem.chains) > 1
+    trains_critic, tokens = len(plan.problem.chains) > 1, _tokens(parts)
     for each in parts[0]:
-        logprobs, values = both(each.input_ids, OPTIONS.temperature)
-        loss, _ = policy_loss(OPTIONS, each, logprobs)
+        logprobs, values = both(each.input_ids, TEMPERATURE)
+        loss, _ = policy_loss(PPO, each, logprobs, divisor=tokens)
         if trains_critic:
-            loss = loss + critic_loss(OPTIONS, each, values)[0]
+            loss = loss + critic_loss(PPO, each, values, divisor=tokens)[0]
         loss.backward()  # type: ignore[no-untyped-call]
     return {name: parameter.grad for name, parameter in both.named_parameters() if parameter.grad is not None}
 
@@ -329,7 +331,7 @@ class _Work:
 
     actor: Any
     critic: Critic
-    orders: list[tuple[PipelinePlan, list[list[LossPart]]]]
+    orders: list[tuple[PipelinePlan, list[list[Part]]]]
     unit_s: float
     repeats: int
 
@@ -376,13 +378,13 @@ def _run(rank: int, work: _Work) -> list[_Report]:
 class _Device:
     """The stages of one device for one execution of a plan, with models of its own: a copy for each chain."""
 
-    def __init__(
-        self, rank: int, plan: PipelinePlan, models: Sequence[Any], parts: list[list[LossPart]], unit_s: float
-    ) -> None:
+    def __init__(self, rank: int, plan: PipelinePlan, models: Sequence[Any], parts: list[list[Part]], unit_s: float) -> None:
         self._rank, self._parts, self._chains = rank, parts, plan.problem.chains
         self._models = [copy.deepcopy(model) for model in models]
         self._stages = [split_model(model, chain.stages) for model, chain in zip(self._models, self._chains, strict=True)]
-        self._losses = [partial(policy_loss, OPTIONS), *[partial(critic_loss, OPTIONS)] * (len(models) - 1)]
+        tokens = _tokens(parts)
+        of_critic = partial(critic_loss, PPO, divisor=tokens)
+        self._losses: list[Any] = [partial(policy_loss, PPO, divisor=tokens), *[of_critic] * (len(models) - 1)]
         ops = plan.operations
         self._least_s = {
             (op.chain, op.kind, op.stage): unit_s * duration * ops.unit
@@ -468,8 +470,8 @@ class _Device:
         if task.stage + 1 < self._chains[task.chain].stages:
             return output
         each = self._parts[task.chain][task.micro_batch]
-        found = output if task.chain else logits_to_logprobs(output, each.input_ids, OPTIONS.temperature)
-        loss, _ = self._losses[task.chain](each, found)
+        found = output if task.chain else logits_to_logprobs(output, each.input_ids, TEMPERATURE)
+        loss: Tensor = self._losses[task.chain](each, found)[0]
         return loss
 
     def _pass_on(self, task: Task, computed: Tensor | None) -> None:

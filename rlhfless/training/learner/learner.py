@@ -40,6 +40,8 @@ from rlhfless.training.algorithms.optimizer import make_schedule
 from rlhfless.training.algorithms.ranks import ONE, Ranks, full_tensor, scatter
 from rlhfless.training.algorithms.registry import make_algorithm
 from rlhfless.training.config import TrainError, differences
+from rlhfless.training.config.algorithm import AlgorithmConfig, name_of
+from rlhfless.training.config.learning import OF_LEARNER
 from rlhfless.training.learner.checkpoint_files import TensorFile, as_written, read_json
 from rlhfless.training.minibatches import of_step, split
 
@@ -126,28 +128,26 @@ class LocalLearner:
         self._configuration = json.loads(json.dumps({**rates, **configuration}))
 
     @classmethod
-    def make(cls, name: str, model: Any, *, ranks: Ranks = ONE, **options: Any) -> LocalLearner:
-        """Return the learner of a named algorithm.
+    def make(cls, algorithm: str | type[AlgorithmConfig], model: Any, *, ranks: Ranks = ONE, **options: Any) -> LocalLearner:
+        """Return the learner of a registered algorithm.
 
         Args:
+            algorithm: its name, or its class.
             model: is trained in place. With several ranks its weights are sharded over them.
             options: of the schedule, and of ``make_algorithm``, and ``num_mini_batches``.
 
         Raises:
             InputError: an option or a value is unknown.
         """
-        rates: dict[str, Any] = {
-            option: options.pop(option)
-            for option in ("lr_scheduler_type", "warmup_steps", "lr_scheduler_steps", "num_mini_batches")
-            if option in options
-        }
+        rates: dict[str, Any] = {option: options.pop(option) for option in OF_LEARNER if option in options}
+        name = algorithm if isinstance(algorithm, str) else name_of(algorithm)
         configuration = {"algorithm": name, **{key: value for key, value in options.items() if key not in CHANGE_NO_WEIGHT}}
         if rates.get("num_mini_batches", 1) > 1:  # else as in checkpoints that are older than this option
             configuration["num_mini_batches"] = rates["num_mini_batches"]
 
-        algorithm = make_algorithm(name, model, ranks=ranks, **options)
+        made = make_algorithm(algorithm, model, ranks=ranks, **options)
         merged = None if options.get("lora_rank") is None else model
-        return cls(algorithm, merged=merged, ranks=ranks, configuration=configuration, **rates)
+        return cls(made, merged=merged, ranks=ranks, configuration=configuration, **rates)
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """See ``Learner``. The model is in training mode only while it learns."""
@@ -165,8 +165,8 @@ class LocalLearner:
         """Recompute the log-probabilities of all mini-batches but the first, if that is asked for, while the weights that
         generated are there; return the mini-batches, and what this adds to numbers of the step.
         """
-        options = getattr(self.algorithm, "options", None)  # an algorithm of one's own need not have these
-        if len(parts) == 1 or getattr(options, "old_logprobs_from", "engine") != "recomputed":
+        config = getattr(self.algorithm, "config", None)  # an algorithm of one's own need not have one
+        if len(parts) == 1 or config is None or not config.recomputes:
             return parts, {}
         began, sums = time.perf_counter(), {"prepare_seconds": 0.0, "prepare_pass_tokens": 0.0}
         later = [

@@ -25,6 +25,7 @@ from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.optimizer import check_optimizer, check_schedule
 from rlhfless.training.algorithms.registry import algorithm_options
 from rlhfless.training.config import LearnerError
+from rlhfless.training.config.algorithm import algorithm_named
 from rlhfless.training.learner import worker
 from rlhfless.training.learner.first_weights import SharedWeights
 from rlhfless.training.learner.learner import Learner, LocalLearner
@@ -80,8 +81,13 @@ def check_learner(
     """
     check_schedule(lr_scheduler_type, warmup_steps, lr_scheduler_steps)
     check_optimizer(optimizer, weight_decay, processes)
-    of_the_model = ("learning_rate", "critic", "critic_learning_rate", "num_mini_batches", "seed")
-    algorithm_options(name, **{option: value for option, value in options.items() if option not in of_the_model})
+    of_learner = ("num_mini_batches", "seed")
+    algorithm_options(name, **{option: value for option, value in options.items() if option not in of_learner})
+    if processes > 1 and algorithm_named(name).__module__ == "__main__":
+        raise InputError(
+            f"learner_processes is {processes}, but they cannot import algorithm {name!r}, which this program defines; put its "
+            "class into a file of its own, or give learner_processes 1"
+        )
 
 
 class LearnerProcesses:
@@ -116,7 +122,8 @@ class LearnerProcesses:
             raise InputError(
                 f"learner_processes is {count}, but torch finds {counted(gpu_count, 'GPU')}; each needs one, or device 'cpu'"
             )
-        self.count, self.model, self._device, self._name, self._options = count, model, device, name, options
+        self.count, self.model, self._device, self._options = count, model, device, options
+        self._algorithm = algorithm_named(name)  # processes that unpickle it import its module, which registers it
         self._threads = threads
         self._folder = OwnFolder("rlhfless-learner-", in_memory())
         self._board = SharedWeights.of(model, self._folder.path / "weights")
@@ -204,7 +211,7 @@ class LearnerProcesses:
         meeting = self._folder.path / "meeting"
         meeting.unlink(missing_ok=True)
         startup = LearnerStart(
-            self.count, meeting.as_uri(), self._device, self.model.config, self._first, self._board, self._name,
+            self.count, meeting.as_uri(), self._device, self.model.config, self._first, self._board, self._algorithm,
             self._options, self._threads,
         )  # fmt: skip
         if isinstance(self._group, WorkerGroup):

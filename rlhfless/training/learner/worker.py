@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from rlhfless.system.parent_death import die_with_parent
 from rlhfless.system.piped_processes import Heartbeat, HeartbeatConnection
 from rlhfless.training.algorithms.ranks import Ranks, full_tensor
+from rlhfless.training.config.algorithm import AlgorithmConfig
 from rlhfless.training.learner.first_weights import FirstWeights, SharedWeights, empty_model
 from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.random_state import streams_of
@@ -37,7 +38,7 @@ class LearnerStart:
         device: ``cuda`` for one GPU each, or ``cpu``.
         config: of the transformers model. first: its weights at the start of training.
         board: which the first process replaces by new weights; it may be ``first``.
-        name, options: of ``LocalLearner.make``.
+        algorithm, options: of ``LocalLearner.make``.
         threads: of each process on the CPU.
         interface: of the network, through which the processes speak; None: torch finds one.
         own_gpu: a process sees its own GPU only, as Ray gives it.
@@ -49,7 +50,7 @@ class LearnerStart:
     config: Any
     first: SharedWeights
     board: SharedWeights
-    name: str
+    algorithm: type[AlgorithmConfig]
     options: dict[str, Any]
     threads: int = 1
     interface: str | None = LOOPBACK
@@ -107,7 +108,7 @@ def _learner(rank: int, startup: LearnerStart) -> tuple[LocalLearner, Any]:
     model = empty_model(startup.config)
     first = FirstWeights(ranks, model, startup.first)
     ranks = replace(ranks, after_sharding=first.fill)
-    return LocalLearner.make(startup.name, model, ranks=ranks, **startup.options), model
+    return LocalLearner.make(startup.algorithm, model, ranks=ranks, **startup.options), model
 
 
 def publish(model: Any, board: SharedWeights, rank: int) -> None:

@@ -16,15 +16,13 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, still, word_tokenizer
+from learning_samples import TOKENIZER, gradient_of, noise_batch, policy_gradient, small_model, word_tokenizer
 from transformers import Qwen2ForSequenceClassification
 from trl.experimental.ppo import PPOConfig, PPOTrainer, ppo_trainer
 
 from rlhfless.training.algorithms.base import frozen_copy
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.critic import Critic, PolicyAndCritic
-from rlhfless.training.algorithms.ppo import Ppo
-from rlhfless.training.config.learning import PpoOptions
 from rlhfless.training.logprobs import response_logprobs
 
 PROMPT, LENGTH, ROWS, GENERATED, REFERENCE = 4, 9, 8, 2, 1  # the last two are seeds of models
@@ -102,17 +100,18 @@ def test_loss_and_gradient_are_those_of_trl(case: str, monkeypatch: pytest.Monke
     ours, theirs = CASES[case]
     batch, critic = fixed_batch(), value_model()
     trained = PolicyAndCritic(small_model(), Critic(critic.score, critic.model))
-    options = PpoOptions(max_grad_norm=math.inf, max_tokens_per_micro_batch=40, **ours)
-    optimizer = torch.optim.SGD(trained.parameters(), lr=RATE) if options.num_updates > 1 else still(trained)
-    algorithm = Ppo(trained, optimizer, options)
-    algorithm.reference = frozen_copy(small_model(REFERENCE))
+    optimizer = torch.optim.SGD(trained.parameters(), lr=RATE) if "num_updates" in ours else None
+    reference = frozen_copy(small_model(REFERENCE))
+    given = {"max_grad_norm": math.inf, "max_tokens_per_micro_batch": 40, **ours}
+    algorithm = policy_gradient("ppo", trained, optimizer, reference, **given)
+    options: Any = algorithm.config
     metrics = algorithm.learn(batch)
     assert metrics["clip_share"] > 0
     assert (metrics["value_clip_share"] > 0) == (options.num_updates > 1), "the first update finds the old values"
 
-    loss, policy_gradient, critic_gradient = trl_step(monkeypatch, tmp_path, batch, **theirs)
+    loss, of_policy, of_critic = trl_step(monkeypatch, tmp_path, batch, **theirs)
     if options.num_updates == 1:  # else ours is the mean over the updates
         assert metrics["loss"] + options.vf_coef * metrics["value_loss"] == pytest.approx(loss, abs=1e-6)
-    torch.testing.assert_close(gradient_of(trained.policy), policy_gradient, atol=1e-6, rtol=1e-4)
-    torch.testing.assert_close(gradient_of(critic), critic_gradient, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(gradient_of(trained.policy), of_policy, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(gradient_of(critic), of_critic, atol=1e-6, rtol=1e-4)
     assert TOKENIZER.pad_token_id not in np.array(batch.response_ids)

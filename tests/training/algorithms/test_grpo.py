@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, still  # noqa: E402
+from learning_samples import TOKENIZER, gradient_of, noise_batch, policy_gradient, small_model  # noqa: E402
 
+from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.training.algorithms.base import frozen_copy  # noqa: E402
 from rlhfless.training.algorithms.batch import Batch  # noqa: E402
-from rlhfless.training.algorithms.grpo import Grpo  # noqa: E402
-from rlhfless.training.config.learning import GrpoOptions  # noqa: E402
+from rlhfless.training.algorithms.registry import algorithm_options  # noqa: E402
 from rlhfless.training.logprobs import response_logprobs, token_logprobs  # noqa: E402
 from rlhfless.training.micro_batches import PAD_MULTIPLE, micro_batches, padded_tokens, right_padded  # noqa: E402
 
@@ -69,7 +69,7 @@ def test_response_logprobs_are_those_of_a_softmax():
 
 
 def learner(model, learning_rate=1e-3, **options):
-    return Grpo(model, torch.optim.AdamW(model.parameters(), lr=learning_rate), GrpoOptions(**options))
+    return policy_gradient("grpo", model, torch.optim.AdamW(model.parameters(), lr=learning_rate), **options)
 
 
 def two_answers(model, reward_first, with_engine=True):
@@ -99,10 +99,8 @@ def test_parts_change_no_gradient(aggregation):
     gradients = []
     for budget in (16, 10_000):
         model = small_model()
-        options = GrpoOptions(
-            max_tokens_per_micro_batch=budget, loss_aggregation=aggregation, max_response_tokens=14, kl_coef=0.1
-        )
-        Grpo(model, still(model), options).learn(noise_batch(model))
+        options = {"loss_aggregation": aggregation, "max_response_tokens": 14, "kl_coef": 0.1}
+        policy_gradient("grpo", model, max_tokens_per_micro_batch=budget, **options).learn(noise_batch(model))
         gradients.append(gradient_of(model))
     torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-4)
 
@@ -133,14 +131,14 @@ def test_truncated_responses_are_left_out_but_still_judged():
     model = small_model()
     batch = noise_batch(model)
     keep = np.flatnonzero(~batch.truncated)
-    metrics = Grpo(model, still(model), GrpoOptions(mask_truncated=True)).learn(batch)
+    metrics = policy_gradient("grpo", model, mask_truncated=True).learn(batch)
     assert metrics["tokens"] == sum(batch.response_tokens[i] for i in keep)
     whole = gradient_of(model)
     other = small_model()
     changed = [r if i in keep else [5] for i, r in enumerate(batch.response_ids)]
     logprobs = [x if i in keep else [0.0] for i, x in enumerate(batch.engine_logprobs)]
     swapped = Batch(batch.prompt_ids, changed, batch.rewards, batch.group_of, logprobs, batch.truncated)
-    Grpo(other, still(other), GrpoOptions(mask_truncated=True)).learn(swapped)
+    policy_gradient("grpo", other, mask_truncated=True).learn(swapped)
     torch.testing.assert_close(whole, gradient_of(other), atol=1e-6, rtol=1e-4)
 
 
@@ -167,7 +165,7 @@ def test_an_unjudged_response_is_as_good_as_not_there_to_the_penalty():
     others = [r if math.isfinite(x) else [5, 6] for r, x in zip(batch.response_ids, rewards, strict=True)]
     found = []
     for policy, responses in ((model, batch.response_ids), (other, others)):
-        algorithm = Grpo(policy, still(policy), GrpoOptions(kl_coef=0.5), frozen_copy(small_model(1)))
+        algorithm = policy_gradient("grpo", policy, reference=frozen_copy(small_model(1)), kl_coef=0.5)
         found.append(algorithm.learn(Batch(batch.prompt_ids, responses, rewards, batch.group_of)))
     torch.testing.assert_close(gradient_of(model), gradient_of(other), atol=1e-6, rtol=1e-4)
     assert found[0]["tokens"] == found[1]["tokens"]
@@ -177,13 +175,13 @@ def test_an_unjudged_response_is_as_good_as_not_there_to_the_penalty():
 def test_the_mismatch_of_the_engine_is_measured():
     model = small_model()
     for off, low, high in ((0.0, 0.0, 1e-4), (0.3, 0.05, 0.5)):
-        metrics = Grpo(model, still(model), GrpoOptions()).learn(noise_batch(model, off=off))
+        metrics = policy_gradient("grpo", model).learn(noise_batch(model, off=off))
         assert low <= metrics["mismatch_mean"] <= metrics["mismatch_max"]
         assert metrics["mismatch_mean"] < high
         assert metrics["mismatch_kl"] >= 0
-    corrected = GrpoOptions(old_logprobs_from="recomputed", importance_ratio_cap=1.5)
-    assert Grpo(model, still(model), corrected).learn(noise_batch(model, off=0.3))["importance_mean"] != 1
-    assert "mismatch_mean" not in Grpo(model, still(model), GrpoOptions()).learn(two_answers(model, 1.0, False))
+    corrected = policy_gradient("grpo", model, old_logprobs_from="recomputed", importance_ratio_cap=1.5)
+    assert corrected.learn(noise_batch(model, off=0.3))["importance_mean"] != 1
+    assert "mismatch_mean" not in policy_gradient("grpo", model).learn(two_answers(model, 1.0, False))
 
 
 def test_tokens_that_the_engine_could_not_tell_are_taken_to_be_right():
@@ -193,8 +191,8 @@ def test_tokens_that_the_engine_could_not_tell_are_taken_to_be_right():
     holes = [np.where(np.arange(len(x)) == 1, np.nan, x) for x in batch.engine_logprobs]
     filled = [np.where(np.arange(len(x)) == 1, own, x) for x, own in zip(batch.engine_logprobs, exact, strict=True)]
     columns = (batch.prompt_ids, batch.response_ids, batch.rewards, batch.group_of)
-    first = Grpo(model, still(model)).learn(Batch(*columns, holes))
-    second = Grpo(other, still(other)).learn(Batch(*columns, filled))
+    first = policy_gradient("grpo", model).learn(Batch(*columns, holes))
+    second = policy_gradient("grpo", other).learn(Batch(*columns, filled))
     torch.testing.assert_close(gradient_of(model), gradient_of(other), atol=1e-6, rtol=1e-4)
     assert first["mismatch_mean"] > second["mismatch_mean"], "what is unknown is not counted as right"
 
@@ -218,7 +216,7 @@ def test_wrong_batches_are_named():
         Batch([[2]], [[3]], [1.0], [0], [[0.0, 0.0]])
     with refused(ValueError):
         Batch([[2]], [[3]], [math.inf], [0])
-    with refused(ValueError):
+    with refused(InputError, "samples_per_prompt is 1"):
         learner(small_model()).learn(Batch([[2], [2]], [[3], [4]], [1.0, 0.0], ["a", "b"]))
     with refused(ValueError, "engine_logprobs"):
         learner(small_model(), old_logprobs_from="recomputed", importance_ratio_cap=2.0).learn(
@@ -233,7 +231,7 @@ def test_wrong_batches_are_named():
         ({"loss_aggregation": "mean"}, ("'mean'",)),
         ({"advantage_std": "batch"}, ("'batch'",)),
         ({"clip_ratio_low": 1.5}, ("clip_ratio_low",)),
-        ({"importance_ratio_cap": 2.0}, ("old_logprobs_from", "'recomputed'")),
+        ({"importance_ratio_cap": 2.0, "old_logprobs_from": "engine"}, ("old_logprobs_from", "'recomputed'")),
         ({"temperature": 0.0}, ()),
         ({"temperature": math.nan}, ()),
         ({"kl_coef": math.nan}, ("kl_coef",)),
@@ -243,7 +241,7 @@ def test_wrong_batches_are_named():
 )
 def test_wrong_options_are_named(options, message):
     with refused(ValueError, *message):
-        GrpoOptions(**options)
+        algorithm_options("grpo", **options)
 
 
 def test_weights_that_are_no_numbers_stop_the_run_before_they_spread():

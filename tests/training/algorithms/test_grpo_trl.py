@@ -1,5 +1,5 @@
-"""GRPO against TRL's trainer on the same batch: advantages, loss and every gradient, for each option that both have; and
-weights after several updates and batches with TRL's own optimizer and schedule.
+"""GRPO and GSPO against TRL's trainer on the same batch: advantages, loss and every gradient, for each option that both have;
+and weights after several updates and batches with TRL's own optimizer and schedule.
 
 TRL generates nothing here: its trainer is given the tokens, scores them and computes the loss. float32 on both sides; losses
 agree to 1e-6, gradients to 1e-6 + 1e-4 |g|, weights to 1e-5 where they moved by 5e-4 and more.
@@ -18,14 +18,12 @@ import pytest
 torch = pytest.importorskip("torch")
 if find_spec("trl") is None:  # imported by the tests that use it, as that takes long
     pytest.skip("TRL, which losses are compared with, is not installed: pip install 'trl>=1.16'", allow_module_level=True)
-from learning_samples import gradient_of, noise_batch, small_model, still, word_tokenizer  # noqa: E402
+from learning_samples import gradient_of, noise_batch, policy_gradient, small_model, word_tokenizer  # noqa: E402
 from trl_page import page_rows  # noqa: E402
 
-from rlhfless.training.algorithms.advantages import group_advantages  # noqa: E402
 from rlhfless.training.algorithms.base import frozen_copy  # noqa: E402
 from rlhfless.training.algorithms.batch import Batch  # noqa: E402
-from rlhfless.training.algorithms.grpo import Grpo  # noqa: E402
-from rlhfless.training.config.learning import GrpoOptions  # noqa: E402
+from rlhfless.training.algorithms.builtin.grpo import GrpoConfig  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
 
 if TYPE_CHECKING:
@@ -60,6 +58,23 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "importance": (
         {"old_logprobs_from": "recomputed", "importance_ratio_cap": 1.1},
         {"loss_type": "dapo", "vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": 1.1},
+    ),
+}
+SEQUENCE_RATIO = {"loss_type": "grpo", "importance_sampling_level": "sequence"}
+CASES |= {
+    "gspo": ({"name": "gspo"}, {**SEQUENCE_RATIO, "epsilon": 3e-4, "epsilon_high": 4e-4}),
+    "gspo, wide": (
+        {"name": "gspo", "clip_ratio_low": 0.05, "clip_ratio_high": 0.1},
+        {**SEQUENCE_RATIO, "epsilon": 0.05, "epsilon_high": 0.1},
+    ),
+    "gspo, kl": ({"name": "gspo", "kl_coef": 0.3}, {**SEQUENCE_RATIO, "epsilon": 3e-4, "epsilon_high": 4e-4, "beta": 0.3}),
+    "gspo, token": (
+        {"name": "gspo", "loss_aggregation": "token"},
+        {**SEQUENCE_RATIO, "loss_type": "dapo", "epsilon": 3e-4, "epsilon_high": 4e-4},
+    ),
+    "gspo, truncated": (
+        {"name": "gspo", "mask_truncated": True},
+        {**SEQUENCE_RATIO, "epsilon": 3e-4, "epsilon_high": 4e-4, "mask_truncated_completions": True},
     ),
 }
 VARIANTS = [row for row in page_rows("loss") if not row.missing]
@@ -116,29 +131,31 @@ def test_the_page_has_the_variants_that_both_have() -> None:
     assert {row.theirs.get("loss_type") for row in VARIANTS} >= {"grpo", "bnpo", "dapo", "dr_grpo"}
 
 
+@pytest.fixture(autouse=True)
+def eps_of_trl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GrpoConfig, "eps", 1e-4)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_loss_and_gradient_are_those_of_trl(case: str, tmp_path: Path) -> None:
     ours, theirs = CASES[case]
     samples, model = 4, small_model()
     batch = noise_batch(model, samples=samples)
-    options = GrpoOptions(
-        **{"advantage_std": "sample", "eps": 1e-4, "max_grad_norm": math.inf, "max_tokens_per_micro_batch": 64, **ours}
-    )
-    algorithm = Grpo(model, still(model), options)
-    if options.kl_coef:
-        algorithm.reference = frozen_copy(small_model(REFERENCE))
-    metrics = algorithm.learn(batch)
+    given = {"advantage_std": "sample", "max_grad_norm": math.inf, "max_tokens_per_micro_batch": 64, **ours}
+    reference = frozen_copy(small_model(REFERENCE)) if "kl_coef" in ours else None
+    algorithm = policy_gradient(given.pop("name", "grpo"), model, reference=reference, **given)
+    metrics, config = algorithm.learn(batch), algorithm.config
     gradient = gradient_of(model)
     assert gradient.abs().max() > 1e-3
-    if options.old_logprobs_from == "engine":
+    if not config.recomputes:
         assert metrics["clip_share"] > 0, "the batch is far enough from the model for the clip to matter"
 
     trainer = trl_trainer(tmp_path, small_model(), [batch], samples, **theirs)
-    scored = trl_scored(trainer, options.old_logprobs_from == "engine")
+    scored = trl_scored(trainer, not config.recomputes)
     trainer.model.zero_grad()
     loss = trainer.compute_loss(trainer.model, scored)
     loss.backward()
-    advantages = group_advantages(batch.rewards, batch.group_of, options.advantage_std, options.eps)
+    advantages = config.advantages(np.asarray(batch.rewards), np.asarray(batch.group_of))
     np.testing.assert_allclose(advantages, scored["advantages"].numpy(), atol=1e-6)
     assert metrics["loss"] == pytest.approx(float(loss.detach()), abs=1e-6)
     torch.testing.assert_close(gradient, gradient_of(trainer.model), atol=1e-6, rtol=1e-4)
@@ -155,6 +172,7 @@ def test_loss_and_gradient_are_those_of_trl(case: str, tmp_path: Path) -> None:
             {"lr_scheduler_type": "constant", "optim": "sgd", "learning_rate": 0.1},
             2,
         ),
+        ({"name": "gspo"}, {**SEQUENCE_RATIO, "lr_scheduler_type": "constant", "epsilon": 3e-4, "epsilon_high": 4e-4}, 2),
     ],
 )
 def test_weights_after_several_updates_are_those_of_trl(
@@ -164,13 +182,12 @@ def test_weights_after_several_updates_are_those_of_trl(
     batches, model, other = [noise_batch(small_model(), seed=seed) for seed in range(3)], small_model(), small_model()
     given = {
         "advantage_std": "sample",
-        "eps": 1e-4,
         "max_tokens_per_micro_batch": 64,
         "learning_rate": 1e-3,
         "num_updates": updates,
         **ours,
     }
-    learner = LocalLearner.make("grpo", model, lr_scheduler_steps=3, **given)
+    learner = LocalLearner.make(given.pop("name", "grpo"), model, lr_scheduler_steps=3, **given)
     rates = [learner.learn(batch)["learning_rate"] for batch in batches]
 
     trainer = trl_trainer(tmp_path, other, batches, 4, **{"loss_type": "dapo", "learning_rate": 1e-3, **theirs})
@@ -202,7 +219,7 @@ def test_importance_sampling_of_several_mini_batches_is_that_of_trl(tmp_path: Pa
     model, other, samples, minibatches = small_model(), small_model(), 4, 3
     batch = noise_batch(model, samples=samples, off=0.3)
     given = {
-        "advantage_std": "sample", "eps": 1e-4, "max_tokens_per_micro_batch": 64, "learning_rate": 1e-3,
+        "advantage_std": "sample", "max_tokens_per_micro_batch": 64, "learning_rate": 1e-3,
         "loss_aggregation": "sequence", "old_logprobs_from": "recomputed", "importance_ratio_cap": 1.1, "num_updates": 2,
     }  # fmt: skip
     learner = LocalLearner.make("grpo", model, num_mini_batches=minibatches, **given)

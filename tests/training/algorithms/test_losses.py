@@ -13,8 +13,8 @@ pytest.importorskip("transformers")
 
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.training.algorithms.advantages import flat_groups, gae, group_advantages, token_rewards, whitening  # noqa: E402
+from rlhfless.training.algorithms.builtin.grpo import GrpoConfig  # noqa: E402
 from rlhfless.training.algorithms.losses import (  # noqa: E402
-    clipped_loss,
     k3,
     loss_divisor,
     loss_weights,
@@ -136,10 +136,9 @@ def test_loss_is_the_plain_one_however_it_is_aggregated(seed, rows, width):
     advantages, mask = rng.normal(size=rows), rng.random((rows, width)) < 0.7
     mask[:, 0] = True
     want, clipped = plain_loss(new, old, advantages, mask, 0.2, 0.28)
-    losses, counts = clipped_loss(*map(torch.tensor, (new, old, advantages, mask)), clip_ratio_low=0.2, clip_ratio_high=0.28)
-    assert counts["clipped"] == clipped
-    assert counts["tokens"] == mask.sum()
-    assert counts["kl"] >= 0
+    algorithm = GrpoConfig(clip_ratio_low=0.2, clip_ratio_high=0.28)
+    losses, beyond = algorithm.token_loss(*map(torch.tensor, (new, old, advantages[:, None], mask)))
+    assert beyond.sum() == clipped
     counted = rng.random(rows) < 0.7
     kept = [row if use else [] for row, use in zip(want, counted, strict=True)]
     expected = {
@@ -161,7 +160,8 @@ def test_a_constant_divisor_needs_the_limit():
 def test_gradient_raises_good_tokens_lowers_bad_ones_and_stops_beyond_the_clip():
     old = torch.log(torch.tensor([[0.5, 0.5, 0.5, 0.5]]).repeat(2, 1))
     new = torch.log(torch.tensor([[0.5, 0.55, 0.7, 0.3]]).repeat(2, 1)).requires_grad_()
-    loss, counts = clipped_loss(new, old, torch.tensor([1.0, -1.0]), torch.ones(2, 4, dtype=torch.bool))
+    mask = torch.ones(2, 4, dtype=torch.bool)
+    loss, clipped = GrpoConfig().token_loss(new, old, torch.tensor([[1.0], [-1.0]]), mask)
     (gradient,) = torch.autograd.grad(loss.sum() / 8, new)
     good, bad = gradient.tolist()
     assert good[0] < 0
@@ -171,13 +171,13 @@ def test_gradient_raises_good_tokens_lowers_bad_ones_and_stops_beyond_the_clip()
     assert bad[0] > 0
     assert bad[2] > 0
     assert bad[3] == 0  # already 0.6 times as probable
-    assert counts["clipped"] == 2
+    assert clipped.sum() == 2
 
 
 def test_whatever_padding_holds_changes_nothing():
     mask = torch.tensor([[True, False]])
     new = torch.tensor([[-1.0, -math.inf]], requires_grad=True)
-    loss, _ = clipped_loss(new, torch.tensor([[-1.0, 0.0]]), torch.tensor([2.0]), mask)
+    loss, _ = GrpoConfig().token_loss(new, torch.tensor([[-1.0, 0.0]]), torch.tensor([[2.0]]), mask)
     loss.sum().backward()
     assert float(loss.detach().sum()) == -2.0
     assert new.grad.tolist() == [[-2.0, 0.0]]

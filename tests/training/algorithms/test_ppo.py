@@ -9,15 +9,13 @@ from error_messages import refused
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, still  # noqa: E402
+from learning_samples import TOKENIZER, gradient_of, noise_batch, policy_gradient, small_model  # noqa: E402
 
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.training.algorithms.base import frozen_copy  # noqa: E402
 from rlhfless.training.algorithms.batch import Batch  # noqa: E402
 from rlhfless.training.algorithms.critic import PolicyAndCritic, make_critic  # noqa: E402
-from rlhfless.training.algorithms.ppo import Ppo  # noqa: E402
-from rlhfless.training.algorithms.registry import make_algorithm  # noqa: E402
-from rlhfless.training.config.learning import PpoOptions  # noqa: E402
+from rlhfless.training.algorithms.registry import algorithm_options, make_algorithm  # noqa: E402
 from rlhfless.training.logprobs import response_logprobs  # noqa: E402
 
 
@@ -30,7 +28,7 @@ def pair(kind="head", seed=0):
     return trained
 
 
-def plain_ppo(trained, reference, batch, o):
+def plain_ppo(trained, reference, batch, o, update):
     """The loss as the papers write it: one response at a time, no padding, no masks."""
     rows = []
     for prompt, response, engine, reward in zip(
@@ -39,12 +37,12 @@ def plain_ppo(trained, reference, batch, o):
         ids, first = torch.tensor([prompt + response]), len(prompt) - 1
         output = trained.policy(ids, output_hidden_states=True)
         hidden = output.hidden_states[-1] if trained.critic.backbone is None else trained.critic.backbone(ids).last_hidden_state
-        new = (output.logits[0, first:-1] / o.temperature).log_softmax(-1)[range(len(response)), response]
+        new = (output.logits[0, first:-1] / update.temperature).log_softmax(-1)[range(len(response)), response]
         with torch.no_grad():
-            logits = reference(ids).logits[0, first:-1] / o.temperature
+            logits = reference(ids).logits[0, first:-1] / update.temperature
             expected = logits.log_softmax(-1)[range(len(response)), response]
         values, engine = trained.critic.head(hidden)[0, first:-1, 0], torch.tensor(np.asarray(engine))
-        old = engine if o.old_logprobs_from == "engine" else new.detach()
+        old = new.detach() if o.recomputes else engine
         v, r, a = values.detach().tolist(), (-o.kl_coef * (old - expected)).tolist(), [0.0] * (len(response) + 1)
         r[-1] += reward
         for t in reversed(range(len(response))):
@@ -55,7 +53,7 @@ def plain_ppo(trained, reference, batch, o):
             if o.importance_ratio_cap is None
             else (old - engine).exp().clamp(max=o.importance_ratio_cap)
         )
-        tokens, limit = sum(batch.response_tokens), (o.max_response_tokens or 1) * len(batch.rewards)
+        tokens, limit = sum(batch.response_tokens), (update.max_response_tokens or 1) * len(batch.rewards)
         share = {"token": 1 / tokens, "sequence": 1 / len(response) / len(batch.rewards), "constant": 1 / limit}[
             o.loss_aggregation
         ]
@@ -81,15 +79,16 @@ def plain_ppo(trained, reference, batch, o):
 def test_loss_and_gradient_are_those_of_the_plain_reference(kind, options):
     trained, other = pair(kind), pair(kind)
     batch = noise_batch(trained.policy)
-    o = PpoOptions(kl_coef=0.2, vf_coef=0.5, max_grad_norm=math.inf, max_tokens_per_micro_batch=64, **options)
-    algorithm = Ppo(trained, still(trained), o)
+    given = {"kl_coef": 0.2, "vf_coef": 0.5, "max_grad_norm": math.inf, "max_tokens_per_micro_batch": 64, **options}
+    algorithm = policy_gradient("ppo", trained, **given)
+    o, update = algorithm.config, algorithm.options
     algorithm.reference = frozen_copy(small_model(1))
     metrics = algorithm.learn(batch)
-    policy, value = plain_ppo(other, small_model(1), batch, o)
+    policy, value = plain_ppo(other, small_model(1), batch, o, update)
     (policy + o.vf_coef * value).backward()
     assert metrics["loss"] == pytest.approx(float(policy.detach()), abs=1e-5)
     assert metrics["value_loss"] == pytest.approx(float(value.detach()), rel=1e-5)
-    assert (metrics["clip_share"] > 0) == (o.old_logprobs_from == "engine")
+    assert (metrics["clip_share"] > 0) == (not o.recomputes)
     torch.testing.assert_close(gradient_of(trained), gradient_of(other), atol=1e-6, rtol=1e-3)
 
 
@@ -143,12 +142,12 @@ def test_unjudged_and_truncated_responses_are_left_out():
     whole = Batch(batch.prompt_ids, batch.response_ids, rewards, batch.group_of, batch.engine_logprobs, batch.truncated)
     columns = (batch.prompt_ids, batch.response_ids, rewards, batch.group_of, batch.engine_logprobs)
     rest = Batch(*([column[i] for i in keep] for column in columns))
-    metrics = Ppo(trained, still(trained), PpoOptions(mask_truncated=True)).learn(whole)
-    Ppo(other, still(other), PpoOptions()).learn(rest)
+    metrics = policy_gradient("ppo", trained, mask_truncated=True).learn(whole)
+    policy_gradient("ppo", other).learn(rest)
     torch.testing.assert_close(gradient_of(trained), gradient_of(other), atol=1e-6, rtol=1e-4)
     assert metrics["unjudged"] == pytest.approx(1 / 12)
     nothing = Batch(batch.prompt_ids, batch.response_ids, [math.nan] * 12, batch.group_of)
-    assert Ppo(trained, still(trained)).learn(nothing)["tokens"] == 0
+    assert policy_gradient("ppo", trained).learn(nothing)["tokens"] == 0
 
 
 def test_a_reward_model_can_be_the_critic(tmp_path):
@@ -188,9 +187,9 @@ def test_only_safetensors_are_read_as_a_critic(tmp_path):
 
 def test_wrong_options_are_named():
     with refused(ValueError):
-        PpoOptions(lam=2)
+        algorithm_options("ppo", lam=2)
     with refused(ValueError, "value_clip"):
-        PpoOptions(value_clip=0)
+        algorithm_options("ppo", value_clip=0)
     with refused(ValueError, "'nowhere'"):
         make_critic(small_model(), "nowhere")
     with refused(ValueError, "'dpo'"):

@@ -59,6 +59,19 @@ def test_groups_in_any_order_have_the_gradient_of_the_batch(loss_aggregation: st
     assert_same(*both("grpo", 3, None, max_response_tokens=16, mask_truncated=kl_coef > 0, **options))
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("rloo", {}),
+        ("rloo", {"kl_coef": 0.3, "old_logprobs_from": "recomputed", "mask_truncated": True}),
+        ("gspo", {"kl_coef": 0.3}),
+        ("gspo", {"loss_aggregation": "token", "clip_ratio_low": 0.1, "clip_ratio_high": 0.1}),
+    ],
+)
+def test_groups_with_a_ratio_for_each_response_have_the_gradient_of_the_batch(name: str, options: dict[str, Any]) -> None:
+    assert_same(*both(name, 3, None, **options))
+
+
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize(("critic", "kl_coef", "off"), [("head", 0.1, 0.02), ("model", 0.0, 0.15)])
 def test_responses_in_any_order_have_the_gradient_of_the_batch(whiten: bool, critic: str, kl_coef: float, off: float) -> None:
@@ -96,7 +109,7 @@ def test_later_updates_follow_on_the_whole_batch() -> None:
 
 
 @pytest.mark.parametrize("updates", [1, 2])
-@pytest.mark.parametrize("name", ["grpo", "ppo"])
+@pytest.mark.parametrize("name", ["grpo", "ppo", "rloo", "gspo"])
 def test_minibatches_of_prompts_are_batches_of_their_own_whatever_completes_first(name: str, updates: int) -> None:
     """Three runs end alike: one batch of two mini-batches, two batches, and pieces in random order within each mini-batch."""
     weights, numbers = [], []
@@ -132,13 +145,14 @@ def test_minibatches_of_prompts_are_batches_of_their_own_whatever_completes_firs
 def test_a_step_without_pieces_and_a_group_in_two_pieces_are_refused() -> None:
     model = small_model()
     batch = noise_batch(model)
-    for name in ("grpo", "ppo"):
+    for name in ("grpo", "ppo", "rloo", "gspo"):
         algorithm = make_algorithm(name, model, learning_rate=1e-3)
         algorithm.begin()
         with refused(InputError, "no ", "added"):
             algorithm.finish()
-    algorithm = make_algorithm("grpo", model, learning_rate=1e-3)
-    algorithm.begin()
-    algorithm.add(batch.take([0, 1]))
-    with refused(InputError, "group 0", "second time"):
-        algorithm.add(batch.take([2, 3]))
+    for name in ("grpo", "rloo"):
+        algorithm = make_algorithm(name, model, learning_rate=1e-3)
+        algorithm.begin()
+        algorithm.add(batch.take([0, 1]))
+        with refused(InputError, "group 0", "second time"):
+            algorithm.add(batch.take([2, 3]))

@@ -75,7 +75,7 @@ from rlhfless.training import ArithmeticTask, CharTokenizer
 assert "torch" not in sys.modules
 sys.modules["torch"] = None
 try:
-    rlhfless.training.Grpo
+    rlhfless.training.PolicyGradient
 except ImportError as error:
     print(error)
 """
