@@ -27,8 +27,6 @@ from rlhfless.simulate import (
 )
 from rlhfless.simulate.whole_steps.whole_step import WholeStepChoice
 from rlhfless.trace import Trace
-from rlhfless.training.config.algorithm import algorithm_named
-from rlhfless.training.config.section import ALGORITHMS
 from solver.layouts import Graph
 from solver.model.errors import as_given
 from solver.model.html_tables import rows_table
@@ -210,6 +208,9 @@ def graph_of(algorithm: str) -> Graph:
     Raises:
         InputError: it is unknown.
     """
+    from rlhfless.training.config.algorithm import algorithm_named  # planning alone should not wait for the options of training
+    from rlhfless.training.config.section import ALGORITHMS
+
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise InputError(f"algorithm is {as_given(algorithm)}; {' or '.join(sorted(ALGORITHMS))} is needed")
     return algorithm_named(algorithm).graph()
