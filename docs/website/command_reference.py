@@ -14,8 +14,8 @@ from rlhfless.cli.command_line import COMMANDS, command
 from rlhfless.cli.parser import parser_of
 from rlhfless.training import TrainConfig
 from rlhfless.training.config.presets import PRESETS
-from rlhfless.training.config.section import Section
-from rlhfless.training.config.train import ALGORITHMS, MAY_CHANGE, SECTIONS
+from rlhfless.training.config.section import ALGORITHMS, Section
+from rlhfless.training.config.train import MAY_CHANGE, SECTIONS
 
 TEXT = re.compile(r"(`+[^`]+`+)")
 
@@ -70,7 +70,9 @@ def _configuration() -> Iterator[str]:
         common = set(kinds[0].model_fields).intersection(*(one.model_fields for one in kinds[1:]))
         yield from _keys(kinds[0], "algorithm.", common.__contains__)
         for title, one in ALGORITHMS.items():
-            if own := set(one.model_fields) - common:
+            usual, fields = kinds[0].model_fields, one.model_fields
+            others = {key for key in common - {"name"} if fields[key].default != usual[key].default}
+            if own := set(fields) - common | others:
                 yield from ("", f"### algorithm.name={title}", "", *_about(one), *_keys(one, "algorithm.", own.__contains__))
     yield ""
 

@@ -49,7 +49,7 @@ class AlgorithmConfig(Section):
     kl_in: ClassVar[Literal["loss", "reward"]] = "loss"
 
     name: str
-    """Learn with this algorithm: one of ``algorithms.builtin``, or of your own (``register``)."""
+    """Learn with this algorithm, or with one of your own that is registered."""
     num_updates: Count = 1
     """Optimizer steps on every mini-batch. See ``optimizer.num_mini_batches``."""
     loss_aggregation: Aggregation = "token"

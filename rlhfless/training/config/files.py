@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from rlhfless.errors import reason
+from rlhfless.training.config.algorithm import AlgorithmConfig
 from rlhfless.training.config.errors import TrainError
-from rlhfless.training.config.section import Section, unknown_key
+from rlhfless.training.config.section import ALGORITHMS, Section, unknown_key
 from rlhfless.training.config.train import SECTIONS, TrainConfig, merged
 from solver.model.errors import as_given
 
@@ -126,6 +127,8 @@ def _explained(config: TrainConfig) -> Iterator[str]:
 
 def _lines(section: Section, name: str, indent: str) -> Iterator[str]:
     text = " ".join((type(section).model_fields[name].description or "").split())
+    if isinstance(section, AlgorithmConfig) and name == "name":
+        text = f"Learn with this algorithm: {', '.join(sorted(ALGORITHMS))}"
     unset = re.search(r" Default: .*$", text) if getattr(section, name) is None else None
     yield f"{indent}# {text.split('. ')[0].rstrip('.')}.{unset[0] if unset else ''}".replace("``", "")
     value = yaml.safe_dump([section.to_dict()[name]], default_flow_style=True, allow_unicode=True, width=10_000)
