@@ -15,7 +15,7 @@ from scripted_world import Actor, Copying, Inbox, World
 from rlhfless.executor import ProcessPool
 from rlhfless.executor.distributed.local.process import Process
 from rlhfless.executor.distributed.worker import worker
-from rlhfless.executor.distributed.worker.process_messages import ActorReady
+from rlhfless.system.child import Ready
 
 
 class LocalWorker(Copying, worker.Worker):
@@ -40,8 +40,8 @@ class LocalProcess(Actor):
     @property
     def up_s(self) -> float | None:
         """When it could take orders, once that was heard."""
-        while self.heard and isinstance(self.said[0][1], ActorReady):
-            self._up_s = self.said.popleft()[1].up_s
+        while self.heard and isinstance(self.said[0][1], Ready):
+            self._up_s = self.said.popleft()[1].value
         return self._up_s
 
 

@@ -27,6 +27,7 @@ from rlhfless.executor.distributed.messages import (
 from rlhfless.executor.distributed.worker import work, worker
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
 from rlhfless.executor.distributed.worker.shared_memory import Block, write_block
+from rlhfless.system.child import Ended, Ready
 from solver.model.plan import ActorPlan
 
 
@@ -143,6 +144,8 @@ class LocalStepActors:
                 messages.append(inbox.get_nowait())
         reports = []
         for process, message in messages:
+            if isinstance(message, Ready):
+                continue
             if process in self._orders:  # else it ended after it was closed, or between steps: nobody's loss
                 reports.append((self._orders[process].index, self._read(process, message)))
         return reports
@@ -172,7 +175,7 @@ class LocalStepActors:
             self._pool.end(process)
             return replace(message, time_s=self.now_s())
         name = f"(process {process.pid} on {process.device})"
-        if message is None:
+        if isinstance(message, Ended):
             return ActorLost(f"{name} {process.how_it_ended()}")
         return ActorLost(
             f"{name} failed with {message.error}", message.out_of_memory, message.unrecoverable, trace=message.trace

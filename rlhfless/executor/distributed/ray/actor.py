@@ -27,8 +27,8 @@ from rlhfless.executor.distributed.ray.clock_sync import boot_id
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker import work, worker
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
-from rlhfless.executor.distributed.worker.process_messages import failed
 from rlhfless.executor.distributed.worker.shared_memory import packed
+from rlhfless.system.child import Failed
 
 # Ray's thread for each method: whoever listens waits, and nobody else does
 GROUPS = {"send": "orders", "export": "orders", "clock_s": "orders", "listen": "reports"}
@@ -185,7 +185,7 @@ class DecodeActor:
             self._outbox.send(RayActorReady(os.getpid(), context.get_node_id(), address, device, boot_id(), decoding.up_s))
             decoding.serve()
         except Exception as error:
-            self._outbox.send(failed(error))
+            self._outbox.send(Failed.of(error))
 
 
 def _device(worker_backend: WorkerBackend) -> str:

@@ -31,8 +31,8 @@ from rlhfless.executor.distributed.ray.actor import VersionedOrder
 from rlhfless.executor.distributed.ray.handle import RayActorHandle, end_all
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker import work, worker
-from rlhfless.executor.distributed.worker.process_messages import Failed
 from rlhfless.executor.step.record import StepRecord
+from rlhfless.system.child import Failed
 from solver.model.plan import ActorPlan
 
 

@@ -31,7 +31,7 @@ from rlhfless.executor.distributed.ray.clock_sync import SAME, Offset, boot_id, 
 from rlhfless.executor.distributed.ray.placement import RayNode
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker import work, worker
-from rlhfless.executor.distributed.worker.process_messages import Failed
+from rlhfless.system.child import Failed
 
 END_S = 15.0  # that Ray may take to say that an actor is dead
 CLOCK_S = 5.0  # that an actor may take to say what its clock shows

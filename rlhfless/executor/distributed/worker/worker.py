@@ -32,7 +32,7 @@ from rlhfless.executor.distributed.worker.backend import WorkerBackend
 from rlhfless.executor.distributed.worker.shared_memory import Block as Block
 from rlhfless.executor.distributed.worker.shared_memory import read_block, write_block
 from rlhfless.executor.distributed.worker.work import RunItem, StartWork
-from rlhfless.system.piped_processes import beating
+from rlhfless.system.child import beating
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 
