@@ -29,7 +29,6 @@ from ray.exceptions import (
 
 from rlhfless.executor import RayPool
 from rlhfless.executor.distributed.ray import actor as real
-from rlhfless.executor.distributed.ray import actors as ray_actors
 from rlhfless.executor.distributed.ray import handle as ray_handle
 from rlhfless.executor.distributed.ray import pool as ray_pool
 from rlhfless.executor.distributed.ray.clock_sync import boot_id
@@ -269,7 +268,6 @@ def ray_pool_in(world: World, **options: Any) -> Iterator[RayPool]:
         mock.patch.object(real, "remote_class", return_value=ActorClass(ray)),
         mock.patch.object(real, "ray", ray),
         mock.patch.object(ray_handle, "ray", ray),
-        mock.patch.object(ray_actors, "ray", ray),
         RayPool(clock=world.clock, **options) as pool,
     ):
         watch(pool, world)

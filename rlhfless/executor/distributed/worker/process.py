@@ -12,11 +12,12 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rlhfless.executor.distributed.worker.worker import PrewarmOrder, Worker
+from rlhfless.executor.distributed.messages import Prewarm
+from rlhfless.executor.distributed.worker.worker import Worker
 from rlhfless.system.child import Failed, Ready
 
 
-def main(connection: Connection, device: str, backend_module: str, prewarm: PrewarmOrder | None) -> None:
+def main(connection: Connection, device: str, backend_module: str, prewarm: Prewarm | None) -> None:
     """Run the process until its pipe closes: an actor on ``device`` that imports ``backend_module``."""
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
