@@ -24,8 +24,8 @@ from rlhfless.executor import Faults, Lifecycle, PlanForecast, ProcessPool, RayP
 from rlhfless.executor.distributed.ray.cluster import import_ray
 from rlhfless.executor.distributed.ray.object_store import store_bytes
 from rlhfless.executor.distributed.ray.placement import FewerGpus
+from rlhfless.system.child import HEARTBEAT_TIMEOUT_S
 from rlhfless.system.cleanup import clean_up
-from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
 from rlhfless.training.config.learning import Precision
 from rlhfless.training.weight_sync import FolderSync

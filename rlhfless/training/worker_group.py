@@ -8,33 +8,28 @@ waits for answers and for ends at once, and kills the others when one ends. From
 
 from __future__ import annotations
 
-import os
-import pickle
 import queue
 import sys
-import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
-from rlhfless.system.cleanup import clean_up
-from rlhfless.system.piped_processes import (
+from rlhfless.system.child import (
     END_S,
     HEARTBEAT_TIMEOUT_S,
     REMEDY,
-    Broken,
+    Child,
     Ended,
-    HeartbeatConnection,
-    PipedProcess,
-    SilentProcess,
+    Failed,
+    SilentChild,
     end_all,
     next_message,
 )
+from rlhfless.system.cleanup import clean_up
 from rlhfless.training.config import LearnerError
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-READY, DONE, FAILED = "ready", "done", "failed"
 SOON_S = 1.0  # in which the end of one process is noticed after another has failed because of it
 REPEAT = "this step was not learned from; resume the run to repeat it"
 
@@ -52,8 +47,8 @@ class WorkerGroup:
         self._name, self._timeout_s = name, heartbeat_timeout_s
         self._if_dead = advice or REPEAT
         self._if_silent = advice or f"{REPEAT}, and {REMEDY}"
-        self._members: list[PipedProcess] = []
-        self._inbox: queue.SimpleQueue[tuple[PipedProcess, Any]] = queue.SimpleQueue()
+        self._members: list[Child] = []
+        self._inbox: queue.SimpleQueue[tuple[Child, Any]] = queue.SimpleQueue()
         weakref.finalize(self, _end, self._members)
 
     def __bool__(self) -> bool:
@@ -69,9 +64,9 @@ class WorkerGroup:
         """Start a process for each tuple of arguments, and wait until all are ready.
 
         Args:
-            main: function of a module, called with a pipe and the arguments. It makes a ``HeartbeatConnection`` of the pipe,
-                and sends ``(READY, None)`` on it, and after each order ``(DONE, answer)`` or what ``report`` sends. While it
-                executes an order, it may send a ``Heartbeat`` with what ``so_far`` returns.
+            main: function of a module, called with a pipe and the arguments. It serves an object with a method
+                ``execute(order, *arguments)`` (``rlhfless.system.child.serve``) and sends heartbeats. While it executes an
+                order, it may send a ``Heartbeat`` with what ``so_far`` returns.
 
         Raises:
             LearnerError: a process died or hangs. Any other exception is that of a process.
@@ -79,19 +74,19 @@ class WorkerGroup:
         self._inbox = queue.SimpleQueue()
         try:
             for rank, given in enumerate(arguments):
-                self._members.append(PipedProcess(main, given, f"rlhfless-{self._name}-{rank}", self._inbox))
-            self._answers(READY, "start")
+                self._members.append(Child(main, given, f"rlhfless-{self._name}-{rank}", self._inbox))
+            self._answers("start")
         except BaseException as error:
             clean_up(self.end, after=error)
             raise
 
-    def order(self, name: str, argument: Any = None, seed: int = 0) -> list[Any]:
+    def order(self, name: str, *arguments: Any) -> list[Any]:
         """Send all processes an order, wait for them and return their answers by rank; errors are those of ``start``."""
         try:
             for process in self._members:
                 process.so_far = None
-                process.send((name, argument, seed))
-            return self._answers(DONE, name)
+                process.call("execute", name, *arguments)
+            return self._answers(name)
         except BaseException as error:
             clean_up(self.end, after=error)  # the others may wait for one that failed; nobody knows what each of them did
             raise
@@ -104,30 +99,27 @@ class WorkerGroup:
         """Kill the processes. Idempotent."""
         _end(self._members)
 
-    def _answers(self, expected: str, order: str) -> list[Any]:
+    def _answers(self, order: str) -> list[Any]:
         answers: dict[int, Any] = {}
         while len(answers) < len(self._members):
             try:
                 process, message = next_message(self._inbox, self._members, self._timeout_s)
-            except SilentProcess as silent:
-                rank, pid = self._members.index(silent.process), silent.process.pid
+            except SilentChild as silent:
+                rank, pid = self._members.index(silent.child), silent.child.pid
                 raise LearnerError(
                     f"process {rank} of the {self._name} (process {pid}) {silent} during {order!r}; {self._if_silent}"
                 ) from None
             rank = self._members.index(process)
             if isinstance(message, Ended):
                 raise self._died(rank, order)  # whether or not it has answered, there is no further order
-            if isinstance(message, Broken):
-                raise message.error
-            kind, answer = message
-            if kind == FAILED and not isinstance(answer, RuntimeError):
-                raise answer
-            if kind == FAILED:
-                wait([other.sentinel for other in self._members if other is not process], SOON_S)
-                dead = [other for other, each in enumerate(self._members) if each.exitcode]
-                raise self._died(dead[0], order) if dead else answer  # its end makes the others fail
-            assert kind == expected
-            answers[rank] = answer
+            if isinstance(message, Failed):
+                error = message.exception
+                if isinstance(error, RuntimeError):  # the end of another process may have made it fail
+                    wait([other.sentinel for other in self._members if other is not process], SOON_S)
+                    if dead := [other for other, each in enumerate(self._members) if each.exitcode]:
+                        raise self._died(dead[0], order)
+                raise error
+            answers[rank] = message.value
         return [answers[rank] for rank in range(len(self._members))]
 
     def _died(self, rank: int, order: str) -> LearnerError:
@@ -135,21 +127,7 @@ class WorkerGroup:
         return LearnerError(f"process {rank} of the {self._name} {how} during {order!r}; {self._if_dead}")
 
 
-def report(connection: HeartbeatConnection, error: Exception) -> None:
-    """Send the exception of a process to the trainer, as itself if it can be pickled; end the process if the trainer is
-    gone.
-    """
-    if isinstance(error, EOFError):
-        os._exit(0)  # the others may never meet this one again
-    failure: Any = error
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        failure = RuntimeError("".join(traceback.format_exception(error)))
-    connection.send((FAILED, failure))
-
-
-def _end(members: list[PipedProcess]) -> None:
+def _end(members: list[Child]) -> None:
     """Kill the processes; they have nothing to clean up."""
     end_all(members)
     members.clear()

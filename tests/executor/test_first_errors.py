@@ -53,14 +53,14 @@ def test_an_emulated_step_says_what_ended_it(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("pool_kind", POOL_KINDS)
 def test_a_step_of_a_pool_says_what_ended_it(pool_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with stage(pool_kind, Punctual(0)) as on:
-        end: Callable[[Sequence[Any]], None] = on.pool._end_all
+        end: Callable[[Sequence[Any]], None] = on.pool.end_all
         with monkeypatch.context() as patch:
 
             def ends_and_fails(actors: Sequence[Any]) -> None:
                 end(actors)
                 raise OSError("the machine is gone")
 
-            patch.setattr(on.pool, "_end_all", ends_and_fails)
+            patch.setattr(on.pool, "end_all", ends_and_fails)
             here = WorkGpus("learner", (WorkServer("learner", (8,), 2),), in_this_process=True)
             with refused(StepFailed, "work item 0", "no such token") as failed:
                 on.run(plan_of(GROUPS), work=[WorkItem("learn", run=fail, gpus=here, responses=(0,))])

@@ -20,6 +20,7 @@ from executor_samples import plan_of
 from torch_wall_samples import requests
 
 from rlhfless.executor import RayPool, StepRecord
+from rlhfless.executor.distributed.pool import pool as actor_pool
 from rlhfless.executor.distributed.ray import cleanup as ray_cleanup
 from rlhfless.executor.distributed.ray import cluster as ray_cluster
 from solver import Cluster, Plan
@@ -141,15 +142,15 @@ class Puts:
     def __init__(self, pool: RayPool) -> None:
         self.objects: list[Any] = []
         self.then: Callable[[], object] = lambda: None
-        put = pool._put
+        put = pool.put
 
         def noted(name: str, thing: Any) -> Any:
-            block, stored = put(name, thing)
-            self.objects.append(stored)
+            block = put(name, thing)
+            self.objects.append(pool._objects[name])
             self.then()
-            return block, stored
+            return block
 
-        pool._put = noted  # type: ignore[method-assign]
+        pool.put = noted  # type: ignore[method-assign]
 
     def places(self) -> list[list[str]]:
         """Of each object: the nodes that have it."""
@@ -178,10 +179,10 @@ class Kill:
 
 
 def note_records(pool: RayPool, patch: pytest.MonkeyPatch) -> None:
-    made = pool._ray_actors.RayStepActors
+    made = actor_pool.StepActors
 
     def crew(*given: Any) -> Any:
         pool.record = given[4]  # type: ignore[attr-defined]
         return made(*given)
 
-    patch.setattr(pool._ray_actors, "RayStepActors", crew)
+    patch.setattr(actor_pool, "StepActors", crew)

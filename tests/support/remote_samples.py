@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Request
-from rlhfless.executor.distributed.messages import ActorLost, ActorReport, RemoteActor, StartActor
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport, Add, Order, RemoteActor, StartActor, TakeOff
 
 
 class ScriptedActor:
@@ -17,33 +17,29 @@ class ScriptedActor:
 
     def __init__(self, order: StartActor, crew: ScriptedCrew) -> None:
         self.slots, self.crew = order.admission.max_batch, crew
-        self.orders: deque[tuple[str, object]] = deque()
+        self.orders: deque[Order] = deque()
         ready = ActorReport(crew.now_s(), ready_s=(crew.now_s(), crew.now_s()), weights_version=order.weights_version)
         self.wire: deque[ActorReport | ActorLost] = deque([ready])
         self.responses: list[Request] = []
         self.closed = self.dead = self.hangs = False
 
-    def add(self, requests: Sequence[Request], prefixes: object = None) -> None:
-        self.orders.append(("add", list(requests)))
+    cpu_s = None
 
-    def take_off(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
-        assert set(with_kv) <= set(responses)
-        self.orders.append(("cut", set(responses)))
-
-    def close(self) -> None:
-        self.orders.append(("close", None))
+    def send(self, order: Order) -> None:
+        self.orders.append(order)
 
     def obey(self) -> None:
-        what, said = self.orders.popleft()
+        order = self.orders.popleft()
         assert not self.closed, "an order after close"
-        if what == "add":
+        if isinstance(order, Add):
             here = {r.response for r in self.responses}
-            assert not here.intersection(r.response for r in said), "a response is with the actor twice"
-            self.responses += said
+            assert not here.intersection(r.response for r in order.requests), "a response is with the actor twice"
+            self.responses += order.requests
             self.report()
-        elif what == "cut":
-            taken = [r for r in self.responses if r.response in said]
-            self.responses = [r for r in self.responses if r.response not in said]
+        elif isinstance(order, TakeOff):
+            assert set(order.kv_names) <= set(order.responses)
+            taken = [r for r in self.responses if r.response in order.responses]
+            self.responses = [r for r in self.responses if r.response not in order.responses]
             self.report(taken=taken)
         else:
             assert not self.responses, "closed with responses"
@@ -87,6 +83,9 @@ class ScriptedCrew:
     def now_s(self) -> float:
         self.clock += 1
         return self.clock * 1e-3
+
+    def new_name(self) -> str:
+        return "kv"
 
     def start(self, orders: Sequence[StartActor]) -> list[RemoteActor]:
         assert not self.actors.keys() & {order.index for order in orders}, "an index is used twice"

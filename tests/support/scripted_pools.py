@@ -13,9 +13,10 @@ from typing import Any
 from scripted_world import Actor, Copying, Inbox, World
 
 from rlhfless.executor import ProcessPool
-from rlhfless.executor.distributed.local.process import Process
+from rlhfless.executor.distributed.local.pool import Process
+from rlhfless.executor.distributed.messages import Prewarm
 from rlhfless.executor.distributed.worker import worker
-from rlhfless.executor.distributed.worker.process_messages import ActorReady
+from rlhfless.system.child import Ready
 
 
 class LocalWorker(Copying, worker.Worker):
@@ -25,7 +26,7 @@ class LocalWorker(Copying, worker.Worker):
 class LocalProcess(Actor):
     """See ``spawn.Process``, whose interface this is."""
 
-    def __init__(self, world: World, device: str, backend_module: str, prewarm: worker.PrewarmOrder | None) -> None:
+    def __init__(self, world: World, device: str, backend_module: str, prewarm: Prewarm | None) -> None:
         def make(actor: Actor) -> worker.Worker:
             return LocalWorker(actor, Inbox(), device, backend_module, actor.clock)  # type: ignore[arg-type]
 
@@ -40,8 +41,8 @@ class LocalProcess(Actor):
     @property
     def up_s(self) -> float | None:
         """When it could take orders, once that was heard."""
-        while self.heard and isinstance(self.said[0][1], ActorReady):
-            self._up_s = self.said.popleft()[1].up_s
+        while self.heard and isinstance(self.said[0][1], Ready):
+            self._up_s = self.said.popleft()[1].value
         return self._up_s
 
 
@@ -68,7 +69,7 @@ class LocalPool(ProcessPool):
         self.inbox = _Heard(world)  # type: ignore[assignment]
         watch(self, world)
 
-    def _spawn(self, device: str, prewarm: worker.PrewarmOrder | None) -> Process:
+    def _spawn(self, device: str, prewarm: Prewarm | None) -> Process:
         return _Handle(LocalProcess(self.world, device, self.side_name, prewarm))  # type: ignore[return-value]
 
     @property

@@ -29,12 +29,11 @@ from ray.exceptions import (
 
 from rlhfless.executor import RayPool
 from rlhfless.executor.distributed.ray import actor as real
-from rlhfless.executor.distributed.ray import actors as ray_actors
 from rlhfless.executor.distributed.ray import handle as ray_handle
 from rlhfless.executor.distributed.ray import pool as ray_pool
 from rlhfless.executor.distributed.ray.clock_sync import boot_id
 from rlhfless.executor.distributed.worker import worker
-from rlhfless.executor.distributed.worker.process_messages import ActorReady
+from rlhfless.system.child import Ready
 
 NODES = ("a" * 56, "b" * 56)
 AHEAD_S = (0.0, 5000.0)  # of the clocks of the two nodes
@@ -73,9 +72,9 @@ class RayActor(Actor):
 
     def send(self, message: Any) -> None:
         """As its outbox: its first word says where it is."""
-        if isinstance(message, ActorReady):
+        if isinstance(message, Ready):
             boot = boot_id() if self.node == 0 else "another boot"
-            message = real.RayActorReady(self.pid, NODES[self.node], f"10.0.0.{self.node}", "cpu", boot, message.up_s)
+            message = real.RayActorReady(self.pid, NODES[self.node], f"10.0.0.{self.node}", "cpu", boot, message.value)
         super().send(message)
 
     def obeyed(self, order: Any) -> Any:
@@ -269,7 +268,6 @@ def ray_pool_in(world: World, **options: Any) -> Iterator[RayPool]:
         mock.patch.object(real, "remote_class", return_value=ActorClass(ray)),
         mock.patch.object(real, "ray", ray),
         mock.patch.object(ray_handle, "ray", ray),
-        mock.patch.object(ray_actors, "ray", ray),
         RayPool(clock=world.clock, **options) as pool,
     ):
         watch(pool, world)

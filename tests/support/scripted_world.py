@@ -22,7 +22,7 @@ from scripted_engine import HERE
 from rlhfless.executor.distributed.messages import ActorReport, NoRoom, Unreachable
 from rlhfless.executor.distributed.wall_clock import Clock
 from rlhfless.executor.distributed.worker import worker
-from rlhfless.executor.distributed.worker.process_messages import ActorReady, failed
+from rlhfless.system.child import Ended, Failed, Ready
 
 BEAT_S = 0.1  # between two heartbeats
 COPY_S = 1e-4  # that laying a state out or reading it takes
@@ -226,13 +226,13 @@ class Actor:
                     if self._prewarm is not None:
                         self.worker.prewarm(*self._prewarm)
                     self.state = "up"
-                    self.send(ActorReady(self.worker.up_s))
+                    self.send(Ready(self.worker.up_s))
                     return
                 while self.orders and self.orders[0][0] <= self.at_s:
                     self.worker.inbox.put(self.obeyed(self.orders.popleft()[1]))
                 self.worker.turn()
             except Exception as error:
-                self.send(failed(error))
+                self.send(Failed.of(error))
                 self.end("ended with exit code 1", 0)
 
     def obeyed(self, order: Any) -> Any:
@@ -274,7 +274,7 @@ class Actor:
 
     def say_the_end(self) -> None:
         """Whoever listens is told, after all that it said."""
-        self.send(None)
+        self.send(Ended())
 
     def kill(self) -> None:
         """Somebody ends it, if it can be ended from there."""

@@ -21,19 +21,19 @@ from typing import Any
 from rlhfless.engine.torch.devices import cuda_devices
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import VllmError, check_version
-from rlhfless.engine.vllm.emulation_server import About, Fault, Ran, ReplayedPass, main
+from rlhfless.engine.vllm.emulation_server import About, Ran, ReplayedPass, main
 from rlhfless.engine.vllm.iteration import NewResponse, StepOutput
 from rlhfless.engine.vllm.kv_blocks import StoredKV
 from rlhfless.engine.vllm.start_up import VllmSettings
 from rlhfless.errors import InputError
-from rlhfless.system.piped_processes import (
+from rlhfless.system.child import (
     END_S,
     HEARTBEAT_TIMEOUT_S,
     REMEDY,
-    Broken,
+    Child,
     Ended,
-    PipedProcess,
-    SilentProcess,
+    Failed,
+    SilentChild,
     end_all,
     next_message,
 )
@@ -62,8 +62,8 @@ class VllmProcess:
     ) -> None:
         self.settings, self.lost, self.heartbeat_timeout_s = settings, False, heartbeat_timeout_s
         device = next(iter(cuda_devices()), "cpu")
-        self._inbox: queue.SimpleQueue[tuple[PipedProcess, Any]] = queue.SimpleQueue()
-        self._process = PipedProcess(main, (device, settings, folder, version), "rlhfless-vllm", self._inbox)
+        self._inbox: queue.SimpleQueue[tuple[Child, Any]] = queue.SimpleQueue()
+        self._process = Child(main, (device, settings, folder, version), "rlhfless-vllm", self._inbox)
         self._weights: tuple[str, int] | None = None
         self.about: About = self._answer("its start")
 
@@ -86,7 +86,7 @@ class VllmProcess:
         """
         if self.lost:
             raise VllmError(f"{WHO} was stopped before; run the step again, which starts it anew")
-        self._process.send((name, arguments))
+        self._process.call(name, *arguments)
         return self._answer(f"the call {name!r}")
 
     def load(self, folder: str, version: int) -> None:
@@ -110,7 +110,7 @@ class VllmProcess:
         was, self.lost = self.lost, True  # if this is interrupted, the answer of this call would be taken for another's
         try:
             _, answer = next_message(self._inbox, [self._process], self.heartbeat_timeout_s)
-        except SilentProcess as silent:
+        except SilentChild as silent:
             self.close()
             raise VllmError(
                 f"{WHO} (process {self.pid}) {silent} during {what} and was stopped; run the step again, and {REMEDY}"
@@ -119,10 +119,8 @@ class VllmProcess:
             how = self._process.how_it_ended(END_S)
             raise VllmError(f"{WHO} {how}; run the step again, on a machine with more memory if the system ended it")
         self.lost = was
-        if isinstance(answer, Broken):
-            raise answer.error
-        if not isinstance(answer, Fault):
-            return answer
+        if not isinstance(answer, Failed):
+            return answer.value
         known = {error.__name__: error for error in (InputError, MemoryError, FloatingPointError, VllmError)}
         raise known.get(answer.kind, VllmError)(answer.message)
 

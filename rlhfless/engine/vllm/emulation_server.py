@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,8 +19,7 @@ from rlhfless.engine.vllm.iteration import NewResponse, StepOutput
 from rlhfless.engine.vllm.kv_blocks import BlocksKV, StoredKV
 from rlhfless.engine.vllm.start_up import VllmSettings
 from rlhfless.latency.timing import stopwatch
-from rlhfless.system.parent_death import die_with_parent
-from rlhfless.system.piped_processes import HeartbeatConnection
+from rlhfless.system.child import HeartbeatConnection, serve
 
 REPLAYS = -1  # the actor that replays passes, and is none of a plan's
 
@@ -34,13 +31,6 @@ class About(NamedTuple):
     token_budget: int
     block_tokens: int
     hands_over: bool
-
-
-class Fault(NamedTuple):
-    """An error of the process: the name of its type, and what it says."""
-
-    kind: str
-    message: str
 
 
 class ReplayedPass(NamedTuple):
@@ -72,7 +62,8 @@ class EmulationServer:
         self._kv: dict[int, BlocksKV] = {}
         self._numbers = self._salts = 0
 
-    def about(self) -> About:
+    @property
+    def ready(self) -> About:
         """Return what engines have to know of the replica."""
         r = self._replica
         return About(r.vocabulary, r.token_budget, r.block_tokens, r.hands_over)
@@ -171,21 +162,8 @@ class EmulationServer:
 
 def main(pipe: Connection, device: str, settings: VllmSettings, folder: str, version: int) -> None:
     """Start vLLM, say that it runs, and answer calls until the other end of the pipe closes."""
-    die_with_parent()
-    connection = HeartbeatConnection(pipe)
     worker_backend.use_device(device)
-    server: EmulationServer | None = None
-    with contextlib.suppress(EOFError, OSError):
-        try:
-            server = EmulationServer(worker_backend.replica_for(settings, Path(folder), version), device)
-            connection.send(server.about())
-        except Exception as error:
-            connection.send(Fault(type(error).__name__, str(error)))
-        while server is not None:
-            call, arguments = connection.recv()
-            try:
-                answer = getattr(server, call)(*arguments)
-            except Exception as error:
-                answer = Fault(type(error).__name__, str(error))
-            connection.send(answer)
-    os._exit(0)  # at once: vLLM takes seconds to put its memory in order, which ends with the process
+    serve(
+        HeartbeatConnection(pipe),
+        lambda: EmulationServer(worker_backend.replica_for(settings, Path(folder), version), device),
+    )

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlhfless.errors import InputError, missing_extra
+from rlhfless.system.child import HEARTBEAT_TIMEOUT_S
 from rlhfless.system.cleanup import cleaning_up
-from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
 from solver.model.errors import as_given

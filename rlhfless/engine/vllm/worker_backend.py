@@ -6,7 +6,6 @@ each step's weights.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 from collections.abc import Iterable
@@ -113,10 +112,6 @@ def replica_for(settings: VllmSettings, folder: Path, version: int) -> Replica:
         VllmError: it was started with other settings.
     """
     if _here.replica is None:
-        if settings.gpus > 1:
-            multiprocessing.current_process().daemon = (
-                False  # a process per GPU is started, which daemons may not; they end with it
-            )
         _here.replica = Replica(settings, _here.devices, folder, version)
     elif _here.replica.settings != settings:
         raise VllmError(f"vLLM runs here with {_here.replica.settings}; another process is needed for {settings}")

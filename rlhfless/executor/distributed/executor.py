@@ -6,15 +6,16 @@ Inputs: a plan, its rule and a ``StepActors``. Output: a ``StepRecord``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.requests import Requests
 from rlhfless.executor.distributed.actor_state import RemoteActorState
 from rlhfless.executor.distributed.backend import PoolBackend
 from rlhfless.executor.distributed.failure_handling import FailureHandler
-from rlhfless.executor.distributed.messages import StepActors
 from rlhfless.executor.distributed.observation import ReportObserver
 from rlhfless.executor.distributed.orders import ActorOrders, WallOptions
+from rlhfless.executor.distributed.step_actors import StepActors
 from rlhfless.executor.distributed.work import PoolWork
 from rlhfless.executor.step.dispatcher import Dispatcher
 from rlhfless.executor.step.event_loop import EventLoop
@@ -46,7 +47,7 @@ class WallStep:
         self,
         plan: Plan,
         requests: Sequence[Request],
-        step_actors: StepActors,
+        step_actors: StepActors[Any],
         record: StepRecord,
         options: StepOptions,
         wall: WallOptions = WallOptions(),  # noqa: B008 (frozen)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport
-from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S
+from rlhfless.system.child import HEARTBEAT_TIMEOUT_S
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.latency import LatencyModel
 from solver.model.objective import Objective

@@ -8,8 +8,10 @@ hand over when asked is complete, and was reported so. Reports of an actor after
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,9 +19,12 @@ import numpy as np
 from rlhfless.engine.protocol import Completion, EngineSpan, Request
 from rlhfless.executor.step.failure import ActorError
 from rlhfless.executor.step.record import holder_of
+from rlhfless.system.child import Failed
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.plan import ActorPlan
+
+ALIGNMENT_BYTES = 64  # of tensors in shared memory
 
 
 class NoRoom(ActorError):
@@ -28,6 +33,30 @@ class NoRoom(ActorError):
 
 class Unreachable(ActorError):
     """KV state or prefixes of another actor were lost with it or its node, were never written, or do not arrive in time."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """An object with tensors whose bytes are stored as ``name``, in shared memory or as a Ray object.
+
+    Attributes:
+        form: the object without its tensors (see ``WorkerBackend``). sizes: bytes of each tensor.
+    """
+
+    name: str
+    form: bytes
+    sizes: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all tensors."""
+        return sum(self.sizes)
+
+    @property
+    def places(self) -> list[slice]:
+        """Return where each tensor begins and ends in shared memory."""
+        begins = accumulate((-(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for size in self.sizes), initial=0)
+        return [slice(begin, begin + size) for begin, size in zip(begins, self.sizes, strict=False)]
 
 
 @dataclass(frozen=True)
@@ -64,10 +93,6 @@ class ItemAnswer:
     error: str | None = None
     trace: str = ""
 
-    def until(self, end_s: float) -> ItemAnswer:
-        """Return the answer with another end."""
-        return replace(self, end_s=end_s)
-
     def read(self) -> Any:
         """Return what the function returned."""
         return self.value if self.result is None else pickle.loads(self.result)
@@ -85,12 +110,12 @@ class ActorReport:
         tokens: (n,) its responses, and (n,) how many tokens of each are generated.
         ready_s: in its first report: when its process was up, and when it had the weights.
         weights_version, weight_bytes: in its first report: the version of its weights, and their bytes.
-        taken: the answer to ``take_off``: the responses handed over, with their KV state where it was asked for and exists.
-        prefixes: the answer to ``prefill``: by receiver, the argument for ``add`` there.
+        taken: the answer to ``TakeOff``: the responses handed over, with their KV state where it was asked for and exists.
+        prefixes: the answer to ``ComputePrefixes``: by receiver, the block for ``Add`` there.
         again: responses whose KV state, handed over by another actor, could not be read; it is recomputed.
         drafts_off: why its engine drafts no more, in the first report since then.
-        item: the answer to ``run_item``.
-        closed: the answer to ``close``, after which nothing is reported.
+        item: the answer to ``RunItem``.
+        closed: the answer to ``Close``, after which nothing is reported.
     """
 
     time_s: float
@@ -128,6 +153,11 @@ class ActorLost:
     unrecoverable: bool = False
     gpus_gone: bool = False
     trace: str = ""
+
+    @classmethod
+    def failed(cls, where: str, failed: Failed) -> ActorLost:
+        """Return the loss of an actor whose process sent an exception; ``where``: it runs, in words."""
+        return cls(f"({where}) failed with {failed.error}", failed.out_of_memory, failed.unrecoverable, trace=failed.trace)
 
 
 @dataclass(frozen=True)
@@ -175,6 +205,121 @@ class StartServer:
 Started = StartActor | StartServer
 
 
+# --- orders to an actor's process -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StartStep:
+    """Make an engine.
+
+    Attributes:
+        origin_s: the run's start on the monotonic clock. engines: block of an engine factory with the weights of
+            ``weights_version``.
+    """
+
+    origin_s: float
+    engines: Block
+    latency: LatencyModel
+    admission: Admission
+    weights_version: int
+
+
+@dataclass(frozen=True)
+class StartWork:
+    """Serve work items. ``origin_s`` is the run's start on the monotonic clock; the weights' version is the step's."""
+
+    origin_s: float
+    weights_version: int
+
+
+@dataclass(frozen=True)
+class Add:
+    """Queue requests, new ones or those that another actor of the step handed over. May be sent before the actor is ready. KV
+    states are blocks, which are freed once they are read. Unreadable ones are recomputed.
+
+    Attributes:
+        prefixes: block of the KV state of prompts that a prefill actor of the step computed for this one
+            (``ActorReport.prefixes``), for requests with cached prompt tokens.
+    """
+
+    requests: Sequence[Request]
+    prefixes: Block | None = None
+
+
+@dataclass(frozen=True)
+class TakeOff:
+    """Hand over responses at the next iteration boundary; answered once (``ActorReport.taken``).
+
+    Attributes:
+        kv_names: name of the block of each response that keeps its KV state.
+    """
+
+    responses: Sequence[int]
+    kv_names: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class ComputePrefixes:
+    """Compute the KV state of prefixes, shared parts only once. One report answers (``ActorReport.prefixes``).
+
+    Attributes:
+        prefixes: token ids by prompt. receivers: by index of an actor, the prompts that it receives; names: of its block.
+    """
+
+    prefixes: Mapping[int, np.ndarray]
+    receivers: Mapping[int, Sequence[int]]
+    names: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class RunItem:
+    """Call the function of a work item; answered once (``ActorReport.item``).
+
+    Attributes:
+        call: the function and its two arguments, pickled for another process; its result is pickled then, too.
+    """
+
+    index: int
+    call: bytes | tuple[Any, tuple[Completion, ...], tuple[Any, ...]]
+
+    def pickled(self) -> RunItem:
+        """Return the order for another process."""
+        return replace(self, call=pickle.dumps(self.call, pickle.HIGHEST_PROTOCOL))
+
+    def answer(self, now_s: Callable[[], float]) -> ItemAnswer:
+        """Run the item's function and return its result, or what it failed with; ``now_s``: seconds since the run's start."""
+        start_s = now_s()
+        try:
+            if not isinstance(self.call, bytes):
+                function, completions, results = self.call
+                value = function(completions, results)
+                return ItemAnswer(self.index, start_s, now_s(), value=value)
+            function, completions, results = pickle.loads(self.call)
+            result = pickle.dumps(function(completions, results), pickle.HIGHEST_PROTOCOL)
+        except BaseException as error:  # a function that exits, too
+            said = f"{type(error).__name__}: {error}"
+            return ItemAnswer(self.index, start_s, now_s(), error=said, trace=traceback.format_exc())
+        return ItemAnswer(self.index, start_s, now_s(), result)
+
+
+@dataclass(frozen=True)
+class Close:
+    """Release the GPUs, and the engine's memory; answered once (``ActorReport.closed``)."""
+
+
+@dataclass(frozen=True)
+class Prewarm:
+    """What a prewarmed process starts before it accepts orders: engines of the last step, whose weights are not those of the
+    coming step.
+    """
+
+    engines: Any
+    latency: LatencyModel
+
+
+Order = StartStep | StartWork | Add | TakeOff | ComputePrefixes | RunItem | Close
+
+
 class RemoteActor(Protocol):
     """An actor in another process. Calls return at once, and none fails because the actor died: its ``StepActors``
     report that.
@@ -185,76 +330,18 @@ class RemoteActor(Protocol):
         """Return the processor seconds that its process has used; None where that is not known here."""
         ...
 
-    def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
-        """Queue requests, new ones or those that another actor of the step handed over. May be called before the actor is
-        ready.
-
-        Args:
-            prefixes: KV state of prompts that a prefill actor of the step computed for this one (``ActorReport.prefixes``), for
-                requests with cached prompt tokens.
-        """
-        ...
-
-    def take_off(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
-        """Order the actor to hand over responses at the next iteration boundary, those of ``with_kv`` with their KV state;
-        answered once.
-        """
-        ...
-
-    def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
-        """Compute the KV state of prefixes, shared parts only once. One report answers (``ActorReport.prefixes``).
-
-        Args:
-            prefixes: token ids by prompt. receivers: by index of an actor, the prompts that it receives.
-        """
-        ...
-
-    def run_item(self, index: int, function: Any, completions: Sequence[Completion], results: Sequence[Any]) -> None:
-        """Order a server of work to call the function of this item; answered once (``ActorReport.item``)."""
-        ...
-
-    def close(self) -> None:
-        """Order the actor to release its GPUs; answered once."""
+    def send(self, order: Order) -> None:
+        """Send an order; orders are obeyed in the order of the calls."""
         ...
 
 
-class StepActors(Protocol):
-    """The actors of one step and the clock that they share."""
+def blocks(requests: Sequence[Request]) -> list[Block]:
+    """Return the blocks of requests' KV states that another actor stored."""
+    return [r.kv for r in requests if isinstance(r.kv, Block)]
 
-    @property
-    def warm(self) -> Collection[tuple[int, ...]]:
-        """Return the GPUs of actors that have finished their part of the step and wait: another actor there starts at once."""
-        ...
 
-    def now_s(self) -> float:
-        """Return the seconds since the run's start."""
-        ...
-
-    def start(self, orders: Sequence[StartActor]) -> list[RemoteActor]:
-        """Start actors, all at once; called again for those that start later, each with an index that was never used."""
-        ...
-
-    def start_server(self, order: StartServer) -> RemoteActor:
-        """Start a server of work; its first report says when it was ready."""
-        ...
-
-    def prefill(
-        self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
-    ) -> tuple[Mapping[int, Any], float]:
-        """Compute the KV state of prefixes in this process, on the learner's GPU. Like ``RemoteActor.prefill``, but blocking.
-
-        Returns:
-            By receiver, the argument for ``add`` there, and when it was computed.
-        """
-        ...
-
-    def reports(self, timeout_s: float | None) -> list[tuple[int, ActorReport | ActorLost]]:
-        """Return reports with the index of their actor, in order; waits for one, at most ``timeout_s`` (None: for ever).
-
-        For an actor that died or failed, ``ActorLost`` follows everything that it reported before.
-        """
-        ...
-
-    def abandon(self, index: int) -> None:
-        """End an actor that was declared lost, as far as possible from here, without waiting for it."""
-        ...
+def received(order: Order) -> list[Block]:
+    """Return the blocks of other actors that an order passes on."""
+    if not isinstance(order, Add):
+        return []
+    return [*blocks(order.requests), *([] if order.prefixes is None else [order.prefixes])]

@@ -16,7 +16,8 @@ import numpy as np
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.distributed.actor_state import RemoteActorState
 from rlhfless.executor.distributed.failure_limits import Faults, Speed
-from rlhfless.executor.distributed.messages import StepActors
+from rlhfless.executor.distributed.messages import Add, Close, ComputePrefixes, TakeOff
+from rlhfless.executor.distributed.step_actors import StepActors
 from rlhfless.executor.step.actor_state import Allocation, with_prefixes, without_prompt
 from rlhfless.executor.step.prefixes import prefixes_of
 from rlhfless.executor.step.record import Recompute
@@ -60,7 +61,7 @@ class ActorOrders:
         PlanningError: a kind has no latency model, or a response does not name the prompt that the plan shares.
     """
 
-    def __init__(self, step: RunningStep[RemoteActorState], step_actors: StepActors, wall: WallOptions) -> None:
+    def __init__(self, step: RunningStep[RemoteActorState], step_actors: StepActors[Any], wall: WallOptions) -> None:
         self.step, self.step_actors, self.wall = step, step_actors, wall
         self.longest_tokens = max((r.prompt_tokens + r.max_tokens for r in step.requests), default=0)
         self.latest: dict[int, Request] = {}
@@ -113,7 +114,8 @@ class ActorOrders:
             actor = self.planned[prefill]
             assert actor.remote is not None
             actor.answers += 1
-            actor.remote.prefill(prefixes, receivers)
+            names = {index: self.step_actors.new_name() for index in receivers}
+            actor.remote.send(ComputePrefixes(prefixes, receivers, names))
 
     def start(self, actors: Sequence[RemoteActorState]) -> None:
         """Start all these actors at once and send them the requests kept for them."""
@@ -131,7 +133,7 @@ class ActorOrders:
             return
         kept, actor.kept = actor.kept, None
         if kept:
-            actor.remote.add(kept, actor.prefixes)
+            actor.remote.send(Add(kept, actor.prefixes))
             self.expect(actor)
 
     def assign_prefixes(self, handles: Mapping[int, Any]) -> None:
@@ -156,7 +158,7 @@ class ActorOrders:
             receiver.kept += requests
             return
         assert receiver.remote is not None
-        receiver.remote.add(requests)
+        receiver.remote.send(Add(requests))
         self.expect(receiver)
 
     def take_off(self, actor: RemoteActorState, responses: Sequence[int], with_kv: Collection[int]) -> None:
@@ -173,7 +175,7 @@ class ActorOrders:
         assert actor.remote is not None
         self.leaving.update(dict.fromkeys(responses, actor))
         actor.answers += 1
-        actor.remote.take_off(responses, with_kv)
+        actor.remote.send(TakeOff(responses, {r: self.step_actors.new_name() for r in sorted(with_kv)}))
         self.expect(actor)
 
     def pass_on(self, sender: RemoteActorState, taken: Sequence[Request]) -> None:
@@ -199,7 +201,7 @@ class ActorOrders:
                 self.later.remove(actor)
                 continue
             self.ending[actor.index] = actor
-            actor.remote.close()
+            actor.remote.send(Close())
             self.expect(actor)
 
     def allocate(self, actor: RemoteActorState, done_s: float) -> None:

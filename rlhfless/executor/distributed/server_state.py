@@ -10,7 +10,7 @@ from rlhfless.executor.distributed.messages import RemoteActor, StartServer
 from rlhfless.executor.distributed.thread_server import ThreadServer
 from rlhfless.executor.step.work_items import WorkGpus, WorkItem, WorkServer, bought_as
 from rlhfless.executor.step.work_rows import WorkHold
-from rlhfless.system.piped_processes import LEAST_CPU_S
+from rlhfless.system.child import LEAST_CPU_S
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.plan import ActorPlan
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
-import traceback
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
-from rlhfless.engine.protocol import Completion
-from rlhfless.executor.distributed.messages import ActorReport, ItemAnswer
+from rlhfless.executor.distributed.messages import ActorReport, Close, Order, RunItem
 
 POLL_S = 0.02
 """Seconds after which the loop looks for answers, which do not wake it."""
@@ -24,19 +21,17 @@ class ThreadServer:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._orders: queue.SimpleQueue[tuple[int, Any, Sequence[Completion], Sequence[Any]] | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[ActorReport] = queue.SimpleQueue()
         self._answers.put(ActorReport(now_s(), ready_s=(now_s(), now_s())))
         self._thread = threading.Thread(target=self._serve, name="rlhfless-work", daemon=True)
         self._thread.start()
 
-    def run_item(self, index: int, function: Any, completions: Sequence[Completion], results: Sequence[Any]) -> None:
-        """See ``RemoteActor``."""
-        self._orders.put((index, function, completions, results))
+    cpu_s = None
 
-    def close(self) -> None:
-        """See ``RemoteActor``."""
-        self._orders.put(None)
+    def send(self, order: Order) -> None:
+        """See ``RemoteActor``: ``RunItem`` and ``Close``."""
+        self._orders.put(order)
 
     def reports(self) -> list[ActorReport]:
         """Return what it has answered since the last call."""
@@ -49,18 +44,11 @@ class ThreadServer:
         """Wait until the function that runs has returned; no other runs afterwards."""
         while not self._orders.empty():
             self._orders.get()
-        self._orders.put(None)
+        self._orders.put(Close())
         self._thread.join()
 
     def _serve(self) -> None:
-        while (order := self._orders.get()) is not None:
-            index, function, completions, results = order
-            start_s = self._now_s()
-            try:
-                done = ItemAnswer(index, start_s, start_s, value=function(tuple(completions), tuple(results)))
-            except BaseException as error:  # nobody else would hear of it
-                said = f"{type(error).__name__}: {error}"
-                done = ItemAnswer(index, start_s, start_s, error=said, trace=traceback.format_exc())
-            end_s = self._now_s()
-            self._answers.put(ActorReport(end_s, item=done.until(end_s)))
+        while isinstance(order := self._orders.get(), RunItem):
+            done = order.answer(self._now_s)
+            self._answers.put(ActorReport(done.end_s, item=done))
         self._answers.put(ActorReport(self._now_s(), closed=True))

@@ -17,7 +17,7 @@ from typing import Any
 
 from rlhfless.executor.distributed.actor_state import RemoteActorState
 from rlhfless.executor.distributed.failure_limits import silent
-from rlhfless.executor.distributed.messages import ActorLost, ActorReport, ItemAnswer
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport, Close, ItemAnswer, RunItem
 from rlhfless.executor.distributed.orders import ActorOrders
 from rlhfless.executor.distributed.ready_items import ReadyItems
 from rlhfless.executor.distributed.server_state import ServerState
@@ -208,13 +208,14 @@ class PoolWork:
         assert server.remote is not None
         assert server.runs is not None
         item = self.work[server.runs]
-        completions = [self.step.record.completions[r] for r in item.responses]
-        server.remote.run_item(server.runs, item.run, completions, [self.results[before] for before in item.items])
+        completions = tuple(self.step.record.completions[r] for r in item.responses)
+        order = RunItem(server.runs, (item.run, completions, tuple(self.results[before] for before in item.items)))
+        server.remote.send(order if server.here else order.pickled())
 
     def _close(self, server: ServerState, now_s: float) -> None:
         assert server.remote is not None
         server.closing, server.since_s = True, now_s
-        server.remote.close()
+        server.remote.send(Close())
         server.expect(now_s, None, self.orders.wall.faults)
 
     # --- hearing ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, StrictBool, model_validator
 
-from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S
+from rlhfless.system.child import HEARTBEAT_TIMEOUT_S
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.section import (
     Count,

@@ -18,9 +18,8 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.system.parent_death import die_with_parent
-from rlhfless.system.piped_processes import HeartbeatConnection
-from rlhfless.training.worker_group import DONE, LOOPBACK, READY, WorkerGroup, report
+from rlhfless.system.child import HeartbeatConnection, serve
+from rlhfless.training.worker_group import LOOPBACK, WorkerGroup
 
 
 def run_on_ranks(name: str, count: int, function: Callable[[int, Any], Any], argument: Any) -> list[Any]:
@@ -42,18 +41,21 @@ def run_on_ranks(name: str, count: int, function: Callable[[int, Any], Any], arg
         group.end()
 
 
+class _Rank:
+    """Connects to the other ranks, and runs functions."""
+
+    def __init__(self, rank: int, count: int, meeting: str) -> None:
+        self._rank = rank
+        os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=count)
+
+    def execute(self, order: str, given: bytes) -> bytes:
+        """Return the pickled result of a pickled function and its argument."""
+        function, argument = pickle.loads(given)
+        return pickle.dumps(function(self._rank, argument))
+
+
 def _main(pipe: Connection, rank: int, count: int, meeting: str) -> None:
     """Run a rank until its pipe ends."""
-    die_with_parent()
-    os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
-    torch.set_num_threads(1)
-    connection = HeartbeatConnection(pipe)
-    try:
-        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=count)
-        connection.send((READY, None))
-        while True:
-            _, order, _ = connection.recv()
-            function, argument = pickle.loads(order)
-            connection.send((DONE, pickle.dumps(function(rank, argument))))
-    except Exception as error:
-        report(connection, error)
+    serve(HeartbeatConnection(pipe), lambda: _Rank(rank, count, meeting))

@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S
+from rlhfless.system.child import HEARTBEAT_TIMEOUT_S
 from rlhfless.system.scratch_folders import OwnFolder, in_memory
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.optimizer import check_optimizer, check_schedule

@@ -19,8 +19,8 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlhfless.errors import InputError, reason
+from rlhfless.system.child import HEARTBEAT_TIMEOUT_S, REMEDY, START_TIMEOUT_S
 from rlhfless.system.cleanup import clean_up
-from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S, REMEDY, START_TIMEOUT_S
 from rlhfless.training.config import LearnerError
 from rlhfless.training.learner.worker import LearnerRank, LearnerStart
 from rlhfless.training.worker_group import REPEAT

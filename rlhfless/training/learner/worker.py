@@ -17,14 +17,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from rlhfless.system.parent_death import die_with_parent
-from rlhfless.system.piped_processes import Heartbeat, HeartbeatConnection
+from rlhfless.system.child import Heartbeat, HeartbeatConnection, serve
 from rlhfless.training.algorithms.ranks import Ranks, full_tensor
 from rlhfless.training.config.algorithm import AlgorithmConfig
 from rlhfless.training.learner.first_weights import FirstWeights, SharedWeights, empty_model
 from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.random_state import streams_of
-from rlhfless.training.worker_group import DONE, LOOPBACK, READY, report
+from rlhfless.training.worker_group import LOOPBACK
 
 LEARNING = ("learn", "add", "update", "finish")  # orders whose dropout is determined by the seed
 
@@ -83,15 +82,8 @@ class LearnerRank:
 
 def main(pipe: Connection, rank: int, startup: LearnerStart) -> None:
     """Run the process until its pipe ends."""
-    die_with_parent()
     connection = HeartbeatConnection(pipe)
-    try:
-        learner = LearnerRank(rank, startup, lambda so_far: connection.send(Heartbeat(so_far)))
-        connection.send((READY, None))
-        while True:
-            connection.send((DONE, learner.execute(*connection.recv())))
-    except Exception as error:
-        report(connection, error)
+    serve(connection, lambda: LearnerRank(rank, startup, lambda so_far: connection.send(Heartbeat(so_far))))
 
 
 def _learner(rank: int, startup: LearnerStart) -> tuple[LocalLearner, Any]:

@@ -16,11 +16,9 @@ import numpy as np
 
 from rlhfless.errors import InputError
 from rlhfless.training.rewards.called_with import EventLoop, RewardLog, TrainerState
-from rlhfless.training.rewards.process import FunctionProcess, ProcessLost, Refused, TimedOut
+from rlhfless.training.rewards.calling import Refused
+from rlhfless.training.rewards.process import MAX_LOST, FunctionProcesses, ProcessLost, TimedOut
 from rlhfless.training.rewards.response import Failure, Response, Reward, Scores, number_of
-
-MAX_LOST = 5
-"""After so many time-outs, or ends of its process, in one batch a function is not asked again for that batch."""
 
 
 class FunctionReward:
@@ -28,8 +26,8 @@ class FunctionReward:
 
     Args:
         function: takes a ``Response`` and returns a number, or None to abstain. Any exception (SystemExit too) or other result
-            is the failure of that response. A ``FunctionProcess`` runs in its own process, a Python function in this one.
-        timeout_s: time limit in seconds for one response; None: no limit. A ``FunctionProcess`` is killed at its limit. A
+            is the failure of that response. ``FunctionProcesses`` run in their own processes, a Python function in this one.
+        timeout_s: time limit in seconds for one response; None: no limit. A process is killed at its limit. A
             function in this process runs in a thread, which is stopped the next time it runs Python code. Code that never
             returns to Python cannot be stopped: a call that waits for ever keeps its thread, and a regular expression that
             backtracks blocks the trainer. If that may happen, name the function ``FILE.py:FUNCTION`` (``make_rewards``), which
@@ -37,7 +35,7 @@ class FunctionReward:
     """
 
     def __init__(
-        self, name: str, function: Callable[[Response], float] | FunctionProcess, timeout_s: float | None = None
+        self, name: str, function: Callable[[Response], float] | FunctionProcesses, timeout_s: float | None = None
     ) -> None:
         if timeout_s is not None and timeout_s <= 0:
             raise InputError(f"timeout_s of reward {name!r} is {timeout_s}; it must be above 0")
@@ -46,11 +44,15 @@ class FunctionReward:
     def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:
         """Return (R,) rewards, NaN where the function failed or returned None, and the failures."""
         values, failures, lost = np.full(len(responses), np.nan), [], 0
+        in_processes = self.function.judge(responses, self.timeout_s) if isinstance(self.function, FunctionProcesses) else None
         for i, response in enumerate(responses):
             try:
                 if lost == MAX_LOST:
                     raise Refused(f"skipped after its process timed out or ended {MAX_LOST} times in this batch")
-                values[i] = self._judge(response)
+                found = self._judge(response) if in_processes is None else in_processes[i]
+                if isinstance(found, Exception):
+                    raise found
+                values[i] = found
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a function that exits does not end the run
@@ -60,13 +62,12 @@ class FunctionReward:
         return values, failures
 
     def close(self) -> None:
-        """Stop the function's process, if it has one; another batch would start it again."""
-        if isinstance(self.function, FunctionProcess):
+        """Stop the function's processes, if it has any; another batch would start one again."""
+        if isinstance(self.function, FunctionProcesses):
             self.function.close()
 
     def _judge(self, response: Response) -> float:
-        if isinstance(self.function, FunctionProcess):
-            return self.function.judge(response, self.timeout_s)
+        assert not isinstance(self.function, FunctionProcesses)
         if self.timeout_s is None:
             return number_of(self.function(response))
         return number_of(self._in_thread(self.function, self.timeout_s, response))

@@ -1,69 +1,63 @@
-"""Runs a reward function in a separate process, which can be killed whatever the function does.
+"""Runs a reward function in processes of its own, several at a time, which can be killed whatever the function does.
 
-It does not use ``multiprocessing``, because its children may not start processes, as functions that run a response's code do.
+A process is a ``rlhfless.system.child.Child``; ``worker.py`` is its main function.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import pickle
+import math
+import queue
 import random
-import signal
-import subprocess
-import sys
 import threading
+import time
 import weakref
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import Any
 
 from rlhfless.errors import InputError
+from rlhfless.system.child import Answer, Child, Ended, Failed, end_all
 from rlhfless.system.cleanup import clean_up
+from rlhfless.system.cpu_threads import usable_cores
 from rlhfless.training.rewards.called_with import RewardLog, TrainerState
 from rlhfless.training.rewards.response import Response
+from rlhfless.training.rewards.worker import main
 
-READY, RESULT, REASON = "ready", "result", "reason"  # what the process says
 LOAD_S = 120.0  # that a file may take to be loaded
-PIPE_BYTES = 1 << 15  # of a message that is sent at once, whatever the process does
-END_S = 5.0  # that a process that was killed may take to be gone
-PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from rlhfless.training.rewards.worker import main; main(int(sys.argv[2]))"
-)
-
-
-class Refused(Exception):
-    """The function raised an exception or returned no number; the message is the whole reason."""
+MOST_PROCESSES = 8  # of one function: each may load large libraries
+ANOTHER_S = 0.5  # of a batch, for each process of the function, after which another one is worth its start
+MAX_LOST = 5
+"""After so many time-outs, or ends of its process, in one batch a function is not asked again for that batch. Later responses
+are refused, also those that another process has judged by then: the result does not depend on which process is first.
+"""
 
 
 class ProcessLost(Exception):
-    """The process can no longer be used: the function is abandoned, or its process is started again, which takes time."""
+    """The process can no longer be used: another one is started, which takes time, or the function is abandoned."""
 
 
 class TimedOut(ProcessLost):
     """The function exceeded its time limit."""
 
 
-class Ended(ProcessLost):
+class ProcessEnded(ProcessLost):
     """The function's process ended."""
 
 
-class FunctionProcess:
-    """A reward function in another process, which is started when this object is made and reused.
+class FunctionProcesses:
+    """A reward function in other processes. The first is started when this object is made, others once a batch takes longer.
+    All are kept for later batches.
 
     A process that exceeds its time limit is killed, with all processes that it started; the same happens if its answer is no
-    longer needed. The next response starts a new process. It ends with this program, however that ends (on Linux at once;
+    longer needed. The next response has another process. Processes end with this program, however that ends (on Linux at once;
     elsewhere a killed program's process ends after the response that it judges).
+
+    Of a problem it gets the attributes without a leading underscore, which must be picklable, but not its methods. Its random
+    streams are seeded from Python's own for every response, so draws depend neither on earlier responses nor on the process.
 
     Attributes:
         takes_batch: whether the function takes a batch, else one response.
-
-    Of a problem it gets the attributes without a leading underscore, which must be picklable, but not its methods. Its random
-    streams are seeded from Python's own for every response, so draws do not depend on earlier responses.
 
     Args:
         work: ``("format", REGEX)`` or ``("file", FILE, NAME)``.
@@ -73,25 +67,39 @@ class FunctionProcess:
     """
 
     def __init__(self, *work: str) -> None:
-        self._work = work
-        self._processes: list[tuple[subprocess.Popen[bytes], Connection]] = []
-        weakref.finalize(self, _end, self._processes)
-        self._start()
+        self._work, self._most = work, min(MOST_PROCESSES, max(2, usable_cores()))
+        self._lock = threading.RLock()  # parts of a batch are judged side by side
+        self._inbox: queue.SimpleQueue[tuple[Child, Any]] = queue.SimpleQueue()
+        self._children: list[Child] = []
+        weakref.finalize(self, _end, self._children)
+        child = self._start()
+        try:
+            while child.ready is None:
+                _, message = self._hear(child.started_s + LOAD_S)
+                if (error := self._not_loaded(child, message)) is not None:
+                    raise error
+        except BaseException as error:
+            clean_up(self.close, after=error)
+            raise
+        self.takes_batch = bool(child.ready.value)
 
     @property
-    def pid(self) -> int | None:
-        """Id of the running process; None if there is none."""
-        return self._processes[0][0].pid if self._processes else None
+    def pids(self) -> list[int]:
+        """Ids of the running processes."""
+        return [child.pid for child in self._children if child.pid is not None]
 
-    def judge(self, response: Response, timeout_s: float | None = None) -> float:
-        """Return the function's number for a response; NaN where it returned None or NaN.
+    def judge(self, responses: Sequence[Response], timeout_s: float | None = None) -> list[float | Exception | None]:
+        """Judge responses, several at a time.
 
-        Raises:
-            Refused: it returned no number.
-            TimedOut: it took longer than ``timeout_s``. Ended: its process ended, or could not be started again.
+        Returns:
+            The function's number for each response, NaN where it returned None or NaN. Or why there is none: ``Refused`` (it
+            returned no number), ``TimedOut`` (it took longer than ``timeout_s``), ``ProcessEnded`` (its process ended, or could
+            not be started again), or another exception (the response cannot be sent). None: it was not asked any more.
         """
-        job = (_seen(response.problem), response.text, response.tokens, response.truncated, response.token_ids)
-        return float(self._result(job, timeout_s))
+        calls: list[tuple[Any, ...]] = [
+            ("judge", random.getrandbits(32), _seen(r.problem), r.text, r.tokens, r.truncated, r.token_ids) for r in responses
+        ]
+        return self._call(calls, timeout_s)
 
     def judge_batch(
         self, arguments: Mapping[str, list[Any]], state: TrainerState, log: RewardLog, timeout_s: float | None = None
@@ -100,87 +108,103 @@ class FunctionProcess:
 
         Raises:
             Refused: the function raised an exception, or returned something else.
-            TimedOut: it took longer than ``timeout_s``. Ended: its process ended, or could not be started again.
+            TimedOut: it took longer than ``timeout_s``. ProcessEnded: its process ended, or could not be started again.
         """
-        returned, columns, numbers = self._result((arguments, log.responses, state), timeout_s)
+        call = ("judge_batch", random.getrandbits(32), arguments, log.responses, state)
+        (result,) = self._call([call], timeout_s)
+        if isinstance(result, Exception):
+            raise result
+        returned, columns, numbers = result
         log.add(RewardLog(log.responses, columns, numbers))
         return list(returned)
 
     def close(self) -> None:
-        """Stop the process; another response would start it again."""
-        _end(self._processes)
+        """Stop the processes; another response would start one again."""
+        _end(self._children)
+        self._inbox = queue.SimpleQueue()  # what they have said since is for nobody
 
-    def _result(self, job: tuple[Any, ...], timeout_s: float | None) -> Any:
-        packed = pickle.dumps((random.getrandbits(32), *job))
-        if not self._processes or self._processes[0][0].poll() is not None:
-            try:
-                self._start()
-            except InputError as error:
-                raise Ended(str(error)) from None
-        kind, answer = self._ask(packed, timeout_s)
-        if kind == REASON:
-            raise Refused(answer)
-        return answer
-
-    def _start(self) -> None:
-        self.close()
-        ours, theirs = Pipe()
-        with theirs:
-            command = [sys.executable, "-u", "-c", PROGRAM, json.dumps(sys.path), str(theirs.fileno())]
-            # a group of its own: Ctrl-C is for this program, and what the function starts ends with it
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0)
-        self._processes.append((process, ours))
-        try:
-            kind, answer = self._ask(json.dumps(self._work).encode(), LOAD_S)
-        except ProcessLost as error:
-            raise InputError(f"{':'.join(self._work[1:])}: loading it {error}") from None
-        if kind == REASON:
-            self.close()
-            raise InputError(answer)
-        self.takes_batch = bool(answer)
-
-    def _ask(self, message: bytes, timeout_s: float | None) -> tuple[str, Any]:
-        """Return the answer of the process. Any interruption ends the process, because its late answer would be taken for
-        the next one.
+    def _call(self, calls: Sequence[tuple[Any, ...]], timeout_s: float | None) -> list[Any]:
+        """Let processes make calls, each one after another, and return results or exceptions in the order of ``calls``. An
+        interruption ends the processes: nobody wants their answers.
         """
-        process, connection = self._processes[0]
+        with self._lock:
+            try:
+                return self._called(calls, timeout_s)
+            except BaseException as error:
+                clean_up(self.close, after=error)
+                raise
+
+    def _called(self, calls: Sequence[tuple[Any, ...]], timeout_s: float | None) -> list[Any]:
+        results: list[Any] = [None] * len(calls)
+        left, busy = deque(range(len(calls))), dict[Child, tuple[int, float]]()  # its call, and when its time is over
+        began_s, most = time.monotonic(), self._most
+        while left or busy:
+            if sum(isinstance(result, ProcessLost) for result in results) >= MAX_LOST:
+                left.clear()
+            self._children[:] = [child for child in self._children if child.alive or child in busy or child.ready is None]
+            for child in self._children:
+                if left and child.ready is not None and child not in busy:
+                    busy[child] = left.popleft(), time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+                    child.call(*calls[busy[child][0]])
+            loading = [child for child in self._children if child.ready is None]
+            another_s = began_s + ANOTHER_S * len(self._children)
+            if left and not loading and len(self._children) < most and (not self._children or time.monotonic() >= another_s):
+                loading = [self._start()]
+            may_start = bool(left) and not loading and len(self._children) < most
+            due_s = [until_s for _, until_s in busy.values()] + [child.started_s + LOAD_S for child in loading]
+            sender, message = self._hear(min([*due_s, *([another_s] if may_start else [])], default=0.0))
+            for child in loading:
+                error = self._not_loaded(child, message if child is sender else None)
+                if error is not None and self._children:
+                    most = len(self._children)
+                elif error is not None and left:
+                    results[left.popleft()] = ProcessEnded(str(error))
+            for child, (i, until_s) in list(busy.items()):
+                if child is sender:
+                    results[i] = _result(child, message)
+                elif time.monotonic() >= until_s:
+                    results[i] = TimedOut(f"took longer than {timeout_s:g} s")
+                    self._remove(child)
+                if results[i] is not None:
+                    del busy[child]
+        return results
+
+    def _start(self) -> Child:
+        self._children.append(Child(main, self._work, f"rlhfless-reward-{self._work[-1]}", self._inbox))
+        return self._children[-1]
+
+    def _remove(self, child: Child) -> None:
+        end_all([child])
+        self._children.remove(child)
+
+    def _hear(self, until_s: float) -> tuple[Child | None, Any]:
+        """Return the next message of a process and its sender; None where none comes in time."""
         try:
-            self._send(message, timeout_s)
-            if not connection.poll(timeout_s):
-                raise TimedOut(f"took longer than {timeout_s:g} s")
-            kind, answer = json.loads(connection.recv_bytes())
-            return kind, answer
-        except (EOFError, OSError):
-            how = _how_it_ended(process)
-            self.close()
-            raise Ended(f"ended its process ({how})") from None
-        except BaseException as error:
-            clean_up(self.close, after=error)
-            raise
+            return self._inbox.get(timeout=None if until_s == math.inf else max(0.0, until_s - time.monotonic()))
+        except queue.Empty:
+            return None, None
 
-    def _send(self, message: bytes, timeout_s: float | None) -> None:
-        """Send a message. One that does not fit into the pipe waits for the process, which is killed if it does not read it."""
-        process, connection = self._processes[0]
-        if len(message) <= PIPE_BYTES:
-            connection.send_bytes(message)
-            return
-        limit_s, late = LOAD_S if timeout_s is None else timeout_s, threading.Event()
+    def _not_loaded(self, child: Child, message: Any) -> Exception | None:
+        """Return why a process that starts cannot be used, after its ``message`` or None; it is ended."""
+        where = ":".join(self._work[1:])
+        error: Exception
+        if isinstance(message, Failed):
+            error = message.exception
+        elif isinstance(message, Ended):
+            error = InputError(f"{where}: its process {child.how_it_ended()} while loading it")
+        elif child.ready is None and time.monotonic() >= child.started_s + LOAD_S:
+            error = InputError(f"{where}: loading it took longer than {LOAD_S:g} s")
+        else:
+            return None
+        self._remove(child)
+        return error
 
-        def give_up() -> None:
-            late.set()
-            process.kill()
 
-        timer = threading.Timer(limit_s, give_up)
-        timer.daemon = True
-        timer.start()
-        try:
-            connection.send_bytes(message)
-        except OSError:
-            if late.is_set():
-                raise TimedOut(f"took longer than {limit_s:g} s to read a response") from None
-            raise
-        finally:
-            timer.cancel()
+def _result(child: Child, message: Any) -> Any:
+    """Return the result of a call that ended with this message, or an exception."""
+    if isinstance(message, Ended):
+        return ProcessEnded(f"its process {child.how_it_ended()}")
+    return message.value if isinstance(message, Answer) else message.exception
 
 
 def _seen(problem: Any) -> dict[str, Any]:
@@ -196,22 +220,7 @@ def _seen(problem: Any) -> dict[str, Any]:
     return {name: getattr(problem, name) for name in names if hasattr(problem, name)}
 
 
-def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
-    try:
-        code = process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        return "closed its pipe"
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
-
-def _end(processes: list[tuple[subprocess.Popen[bytes], Connection]]) -> None:
-    """Kill the process and its process group, without waiting for an answer."""
-    for process, connection in processes:
-        connection.close()
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has left its group
-                os.killpg(process.pid, signal.SIGKILL)
-            process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(END_S)
-    processes.clear()
+def _end(children: list[Child]) -> None:
+    """Kill the processes, without waiting for an answer."""
+    end_all(children)
+    children.clear()

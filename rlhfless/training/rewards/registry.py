@@ -10,7 +10,7 @@ from typing import Any
 from rlhfless.errors import InputError
 from rlhfless.training.problem import Task
 from rlhfless.training.rewards.combine import FunctionReward, Rewards
-from rlhfless.training.rewards.process import FunctionProcess
+from rlhfless.training.rewards.process import FunctionProcesses
 from rlhfless.training.rewards.response import Reward
 from rlhfless.training.rewards.rules import contains_answer, exact_answer, length_limit
 from rlhfless.training.rewards.user_function import RewardFunction, check_weights, function_reward, name_of
@@ -34,7 +34,7 @@ def make_rewards(
             which takes a batch or one response, see ``takes_batch``. In metrics each is called by its kind or function; if two
             have that name, the second is called by its whole text.
         timeout_s: time limit in seconds per response, for formats and for functions of a file; each runs in its own process,
-            see ``FunctionProcess``.
+            see ``FunctionProcesses``.
         device: device of reward models.
         offloads: keep reward models in CPU memory, and copy them to the device only while they score.
 
@@ -137,7 +137,7 @@ def _reward(name: str, task: Task | None, timeout_s: float, device: Any, offload
     if name in ("exact", "contains"):
         return FunctionReward(name, exact_answer if name == "exact" else contains_answer)
     if kind == "format":
-        return FunctionReward(kind, FunctionProcess("format", argument), timeout_s)
+        return FunctionReward(kind, FunctionProcesses("format", argument), timeout_s)
     if kind == "length":
         limit, soft = map(int, argument.split(","))
         return FunctionReward(kind, length_limit(limit, soft))
@@ -146,4 +146,4 @@ def _reward(name: str, task: Task | None, timeout_s: float, device: Any, offload
 
         return ModelReward.load(argument, device=device, offloads=offloads)
     path, _, function = name.rpartition(":")
-    return function_reward(FunctionProcess("file", str(Path(path).absolute()), function), function, timeout_s)
+    return function_reward(FunctionProcesses("file", str(Path(path).absolute()), function), function, timeout_s)

@@ -5,9 +5,7 @@ A function of Python and a function of a file are recognised by their signatures
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,47 +13,17 @@ import numpy as np
 
 from rlhfless.errors import InputError
 from rlhfless.training.rewards.called_with import EventLoop, RewardLog, TrainerState
+from rlhfless.training.rewards.calling import Refused, call_batch, entries_of, is_async, named_arguments, takes_batch
 from rlhfless.training.rewards.combine import FunctionReward
-from rlhfless.training.rewards.process import FunctionProcess, ProcessLost, Refused
-from rlhfless.training.rewards.response import Failure, Response, Reward, RewardError, number_of
+from rlhfless.training.rewards.process import FunctionProcesses, ProcessLost
+from rlhfless.training.rewards.response import Failure, Response, Reward, RewardError
 from solver.model.errors import as_given, is_number
 from solver.model.plurals import counted
 
 RewardFunction = Callable[..., Any]
 """``reward(completions, prompts, **columns) -> list[float | None]``, also async, or ``reward(response) -> float | None``."""
 
-FORMS = "f(completions, prompts, **columns), which returns a list of numbers, or f(response), which returns a number"
-BATCH = ("completions", "prompts", "completion_ids", "trainer_state", "log_extra", "log_metric")
-"""A function that names one of these takes a batch."""
 NO_COLUMNS = ("prompt", "completion", "completion_ids")
-
-
-def takes_batch(function: Callable[..., Any], name: str) -> bool:
-    """Return whether a function takes a batch, as TRL calls it; else it takes one ``Response``.
-
-    A function takes a batch if it names one of ``BATCH``, or takes keyword arguments only. Any other that can be
-    called with one argument takes a response.
-
-    Raises:
-        InputError: it can be called in neither way, or is an ``async def`` of one response. ``name`` is its name in the
-            message.
-    """
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a built-in function may have none
-        raise InputError(f"reward {name!r} has no signature; write a function {FORMS}") from None
-    if any(parameter in signature.parameters for parameter in BATCH):
-        return True
-    try:
-        signature.bind(None)
-    except TypeError:
-        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
-            return True
-    else:
-        if is_async(function):
-            raise InputError(f"reward {name!r} is an async def of one response; let it take a batch, f(completions, **columns)")
-        return False
-    raise InputError(f"reward {name!r} has the arguments {signature}; give a function {FORMS}")
 
 
 def batch_arguments(responses: Sequence[Response]) -> dict[str, list[Any]]:
@@ -80,58 +48,6 @@ def batch_arguments(responses: Sequence[Response]) -> dict[str, list[Any]]:
     }
 
 
-def named_arguments(
-    function: Callable[..., Any], arguments: Mapping[str, list[Any]], state: TrainerState, log: RewardLog
-) -> dict[str, Any]:
-    """Return the arguments that a function of a batch names, or all if it takes ``**columns``; as in TRL also the state of the
-    run (``trainer_state``) and the functions ``log_extra`` and ``log_metric``.
-    """
-    given = {**arguments, "trainer_state": state, "log_extra": log.log_extra, "log_metric": log.log_metric}
-    parameters = inspect.signature(function).parameters.values()
-    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
-    named = {parameter.name for parameter in parameters}
-    return {name: value for name, value in given.items() if takes_all or name in named}
-
-
-def call_batch(
-    function: Callable[..., Any], arguments: Mapping[str, list[Any]], count: int, state: TrainerState, log: RewardLog
-) -> list[float | str]:
-    """Call a function of a batch of ``count`` responses, or await it, with ``named_arguments``.
-
-    Returns:
-        A number per response, NaN where it returned None or NaN, or the reason why there is none.
-
-    Raises:
-        Refused: it returned something else than one entry per response. Other exceptions are the function's own.
-    """
-    returned = function(**named_arguments(function, arguments, state, log))
-    return entries_of(asyncio.run(returned) if is_async(function) else returned, count)
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Return whether a function, or the call of an object, is an ``async def``."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-
-
-def entries_of(returned: Any, count: int) -> list[float | str]:
-    """Return what a function of a batch returned (a list, a tensor, an array), as ``call_batch`` does.
-
-    Raises:
-        Refused: it is not one entry per response.
-    """
-    listed = returned.tolist() if hasattr(returned, "tolist") else returned
-    if not isinstance(listed, Sequence) or isinstance(listed, str) or len(listed) != count:
-        raise Refused(f"returned {as_given(returned)}; a list of {count} numbers is needed, one per completion")
-    return [_number(value) for value in listed]
-
-
-def _number(value: Any) -> float | str:
-    try:
-        return number_of(value)
-    except ValueError as error:
-        return str(error)
-
-
 class BatchFunctionReward:
     """The reward of a function ``reward(completions, prompts, **columns) -> list[float]``.
 
@@ -140,17 +56,17 @@ class BatchFunctionReward:
     With None as a reward the function abstains: the response has the sum of the others.
 
     Args:
-        function: an exception of a Python function ends the step as it was raised. A ``FunctionProcess`` has a process of its
-            own.
+        function: an exception of a Python function ends the step as it was raised. ``FunctionProcesses`` have processes
+            of their own.
         name: in metrics; the function's own when None.
-        timeout_s: time limit in seconds per response of a batch, for a ``FunctionProcess``; None sets no limit.
+        timeout_s: time limit in seconds per response of a batch, for ``FunctionProcesses``; None sets no limit.
     """
 
     def __init__(
-        self, function: RewardFunction | FunctionProcess, name: str | None = None, timeout_s: float | None = None
+        self, function: RewardFunction | FunctionProcesses, name: str | None = None, timeout_s: float | None = None
     ) -> None:
         self.name, self.function, self.timeout_s = name or name_of(function), function, timeout_s
-        self.is_async = not isinstance(function, FunctionProcess) and is_async(function)
+        self.is_async = not isinstance(function, FunctionProcesses) and is_async(function)
 
     def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:
         """Return (R,) rewards, NaN where the function returned None or no finite number, and the failures.
@@ -171,7 +87,7 @@ class BatchFunctionReward:
         """Do what ``score`` does, in the state of a run; ``log`` gets what the function logs."""
         arguments, count = batch_arguments(responses), len(responses)
         try:
-            if isinstance(self.function, FunctionProcess):
+            if isinstance(self.function, FunctionProcesses):
                 limit_s = None if self.timeout_s is None else self.timeout_s * count
                 return self._scored(self.function.judge_batch(arguments, state, log, limit_s))
             return self._scored(call_batch(self.function, arguments, count, state, log))
@@ -182,7 +98,7 @@ class BatchFunctionReward:
         self, responses: Sequence[Response], state: TrainerState, log: RewardLog
     ) -> tuple[np.ndarray, list[Failure]]:
         """Do what ``score_in`` does with an ``async def``."""
-        assert not isinstance(self.function, FunctionProcess)
+        assert not isinstance(self.function, FunctionProcesses)
         returned = await self.function(**named_arguments(self.function, batch_arguments(responses), state, log))
         try:
             return self._scored(entries_of(returned, len(responses)))
@@ -197,8 +113,8 @@ class BatchFunctionReward:
         return np.array([np.nan if isinstance(value, str) else value for value in returned], dtype=float), failures
 
     def close(self) -> None:
-        """Stop the function's process, if it has one; another batch would start it again."""
-        if isinstance(self.function, FunctionProcess):
+        """Stop the function's processes, if it has any; another batch would start one again."""
+        if isinstance(self.function, FunctionProcesses):
             self.function.close()
 
 
@@ -209,13 +125,13 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def function_reward(function: RewardFunction | FunctionProcess, name: str, timeout_s: float | None = None) -> Reward:
+def function_reward(function: RewardFunction | FunctionProcesses, name: str, timeout_s: float | None = None) -> Reward:
     """Return the reward of a user's function, which takes a batch or one response.
 
     Raises:
         InputError: it can be called in neither way.
     """
-    batch = function.takes_batch if isinstance(function, FunctionProcess) else takes_batch(function, name)
+    batch = function.takes_batch if isinstance(function, FunctionProcesses) else takes_batch(function, name)
     return BatchFunctionReward(function, name, timeout_s) if batch else FunctionReward(name, function, timeout_s)
 
 

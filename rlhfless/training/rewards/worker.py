@@ -1,57 +1,74 @@
-"""Main function of a reward function's process: judges responses, one by one or in batches, until its pipe ends.
+"""A process of a reward function: judges responses, one by one or in batches, until its pipe ends.
 
-The function comes from a user's file or from a format's regular expression. Answers are JSON: numbers, or the reason why there
-are none.
+The function comes from a user's file or from a format's regular expression. Answers are numbers, or the reason why there are
+none.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import pickle
 import random
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from rlhfless.errors import InputError
-from rlhfless.system.parent_death import die_with_parent
-from rlhfless.training.rewards.called_with import RewardLog
-from rlhfless.training.rewards.process import READY, REASON, RESULT, Refused
+from rlhfless.system.child import serve
+from rlhfless.training.rewards.called_with import RewardLog, TrainerState
+from rlhfless.training.rewards.calling import FORMS, Refused, call_batch, takes_batch
 from rlhfless.training.rewards.response import Response, number_of
 from rlhfless.training.rewards.rules import matches
-from rlhfless.training.rewards.user_function import FORMS, call_batch, takes_batch
 
 MODULE = "rlhfless_reward_file"
+Result = TypeVar("Result")
 
 
-def main(handle: int) -> None:
-    """Run the process: the first message names the function, every further one is a response or a batch of them.
+def main(pipe: Connection, *work: str) -> None:
+    """Run the process until its pipe ends."""
+    sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]  # what a function prints is seen, however it ends
+    serve(pipe, lambda: Judge(*work))
 
-    Args:
-        handle: the pipe's.
-    """
-    die_with_parent()
-    connection = Connection(handle)
-    try:
+
+class Judge:
+    """The function of a process, which parents call; see ``FunctionProcesses``."""
+
+    def __init__(self, kind: str, *arguments: str) -> None:
+        self._function = make_function(kind, *arguments)
+        self.ready = takes_batch(self._function, ":".join(arguments))
+
+    def judge(self, seed: int, problem: Mapping[str, Any], *response: Any) -> float:
+        """Return the number of a response, with random streams of this seed.
+
+        Raises:
+            Refused: there is none.
+        """
+        return self._refused(seed, lambda: number_of(self._function(Response(SimpleNamespace(**problem), *response))))
+
+    def judge_batch(
+        self, seed: int, arguments: Mapping[str, list[Any]], count: int, state: TrainerState
+    ) -> tuple[list[float | str], dict[str, list[str | None]], dict[str, list[float]]]:
+        """Return the numbers of a batch, or reasons, and the columns and numbers that the function logged.
+
+        Raises:
+            Refused: the function failed.
+        """
+        log = RewardLog(count)
+        return self._refused(seed, lambda: (call_batch(self._function, arguments, count, state, log), log.columns, log.numbers))
+
+    def _refused(self, seed: int, call: Callable[[], Result]) -> Result:
+        _seed(seed)
         try:
-            kind, *arguments = json.loads(connection.recv_bytes())
-            function = make_function(kind, *arguments)
-            batch = takes_batch(function, ":".join(arguments))
-        except InputError as error:
-            _say(connection, REASON, str(error))
-            return
-        _say(connection, READY, batch)
-        while True:
-            _say(connection, *_judged(function, batch, connection.recv_bytes()))
-    except (EOFError, OSError):
-        return  # the other side is gone
+            return call()
+        except Refused:
+            raise
+        except BaseException as error:  # a function that exits says so of this response only
+            raise Refused(f"{type(error).__name__}: {error}{_place(error)}") from None
 
 
 def make_function(kind: str, *arguments: str) -> Callable[..., Any]:
@@ -81,24 +98,6 @@ def _from_file(path: str, name: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _judged(function: Callable[..., Any], batch: bool, job: bytes) -> tuple[str, Any]:
-    """Return the number of a response or the numbers of a batch, or the reason why there is none; ``job`` is what
-    ``FunctionProcess`` packs.
-    """
-    try:
-        seed, first, *rest = pickle.loads(job)
-        _seed(seed)
-        if batch:
-            count, state = rest
-            log = RewardLog(count)
-            return RESULT, [call_batch(function, first, count, state, log), log.columns, log.numbers]
-        return RESULT, number_of(function(Response(SimpleNamespace(**first), *rest)))
-    except Refused as error:
-        return REASON, str(error)
-    except BaseException as error:  # a function that exits says so of this response only
-        return REASON, f"{type(error).__name__}: {error}{_place(error)}"
-
-
 def _place(error: BaseException) -> str:
     """Return where in the user's file an exception was raised, in brackets; the empty text if it was raised elsewhere."""
     file = str(getattr(sys.modules.get(MODULE), "__file__", ""))
@@ -112,7 +111,3 @@ def _seed(seed: int) -> None:
     np.random.seed(seed)  # noqa: NPY002 (the stream that others draw from)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed)
-
-
-def _say(connection: Connection, kind: str, what: Any) -> None:
-    connection.send_bytes(json.dumps([kind, what]).encode())

@@ -7,15 +7,23 @@ import signal
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rlhfless.system.piped_processes import HeartbeatConnection
+from rlhfless.system.child import HeartbeatConnection, serve
+
+
+class Replica:
+    """Answers ``echo``; ``die`` and ``stop`` do that to the process."""
+
+    ready = "about"
+
+    def echo(self, what: Any) -> Any:
+        return what
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def stop(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def main(pipe: Connection, device: str, settings: Any, folder: str, version: int) -> None:
-    """Answer ``echo`` with its argument; ``die`` and ``stop`` do that to the process."""
-    connection = HeartbeatConnection(pipe)
-    connection.send("about")
-    while True:
-        call, arguments = connection.recv()
-        if call != "echo":
-            os.kill(os.getpid(), signal.SIGKILL if call == "die" else signal.SIGSTOP)
-        connection.send(*arguments)
+    serve(HeartbeatConnection(pipe), Replica)

@@ -38,7 +38,7 @@ from rlhfless.engine.vllm.iteration import seed_at
 from rlhfless.engine.vllm.start_up import VllmSettings
 from rlhfless.engine.vllm.weight_folders import VERSION_FILE, check_weights, write_weights
 from rlhfless.errors import InputError, MissingExtra
-from rlhfless.executor.distributed.worker.process_messages import failed
+from rlhfless.system.child import Failed
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
 
@@ -239,7 +239,7 @@ def test_logprobs_that_are_no_numbers_stop_with_the_response(logprob: float, mon
     monkeypatch.setattr(engine.replica, "step", spoilt)
     with refused(FloatingPointError, "response 1") as error:
         engine.advance(math.inf)
-    assert failed(error.value).unrecoverable  # type: ignore[arg-type]
+    assert Failed.of(error.value).unrecoverable  # type: ignore[arg-type]
 
 
 def test_every_response_and_position_has_a_stream_of_its_own() -> None:
@@ -352,7 +352,7 @@ def test_a_start_that_finds_no_memory_is_out_of_memory(
     folder = write_weights(model_of(1), tmp_path, 0)
     with pytest.raises(MemoryError if memory else ValueError, match=re.escape(said)) as error:
         Replica(VllmSettings(1, 4, 100, 50), [], folder, 0)
-    lost = failed(error.value)  # type: ignore[arg-type]
+    lost = Failed.of(error.value)  # type: ignore[arg-type]
     assert (lost.out_of_memory, lost.unrecoverable) == (memory, not memory)
 
 

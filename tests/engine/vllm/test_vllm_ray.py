@@ -35,6 +35,7 @@ from rlhfless.engine.vllm.temp_files import PREFIX
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.engine.vllm.weight_shipping import ShippedWeights
 from rlhfless.executor import Lifecycle, RayPool, StepFailed, StepRecord
+from rlhfless.executor.distributed.pool import pool as actor_pool
 from rlhfless.system.scratch_folders import in_memory
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, Plan
@@ -198,13 +199,13 @@ class Kill:
     killed: int = 0
 
     def __post_init__(self) -> None:
-        made = self.pool._ray_actors.RayStepActors
+        made = actor_pool.StepActors
 
         def crew(*given: Any) -> Any:
             self.record = given[4]
             return made(*given)
 
-        self.monkeypatch.setattr(self.pool._ray_actors, "RayStepActors", crew)
+        self.monkeypatch.setattr(actor_pool, "StepActors", crew)
 
     def __deepcopy__(self, memo: object) -> Kill:
         """It looks on from outside: the step's copy of the rule that calls it has this same one."""

@@ -34,8 +34,8 @@ from rlhfless.engine.vllm import adapter as vllm_adapter
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.errors import InputError
 from rlhfless.executor import Faults, Lifecycle, ProcessPool, StepFailed, StepRecord
-from rlhfless.executor.distributed.worker.process_messages import failed
 from rlhfless.executor.distributed.worker.worker import Worker
+from rlhfless.system.child import Failed
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, Plan, PlanningError
 from solver.model.drafting import Drafting
@@ -169,7 +169,7 @@ def test_a_start_ahead_of_a_step_without_weights_is_no_reason_to_give_up(tmp_pat
         RuntimeError, match=r"could not be started ahead of its step: InputError: .*has weights of an unknown version"
     ) as error:
         Worker(multiprocessing.Pipe()[0], queue.SimpleQueue(), "cpu", gone.backend_module).prewarm(gone, LATENCY)
-    assert not failed(error.value).unrecoverable, "another process may start"
+    assert not Failed.of(error.value).unrecoverable, "another process may start"
 
 
 @dataclass

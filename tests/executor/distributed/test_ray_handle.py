@@ -1,4 +1,4 @@
-"""One Ray actor as the driver sees it, and a crew of them, without a cluster: Ray and the actor are stood in for."""
+"""One Ray actor as the driver sees it, and a pool of them, without a cluster: Ray and the actor are stood in for."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[r
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, OutOfDiskError, OutOfMemoryError, RayError
 
+from rlhfless.executor.distributed import messages
 from rlhfless.executor.distributed.messages import ActorLost, NoRoom
 from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.ray import handle as ray_handle
+from rlhfless.executor.distributed.ray import pool as ray_pool
 from rlhfless.executor.distributed.ray.actor import RayActorReady, VersionedOrder
-from rlhfless.executor.distributed.ray.actors import RayStepActors
 from rlhfless.executor.distributed.ray.clock_sync import SAME
 from rlhfless.executor.distributed.ray.handle import RayActorHandle
 from rlhfless.executor.distributed.ray.placement import RayNode
+from rlhfless.executor.distributed.ray.pool import RayPool
+from rlhfless.executor.distributed.step_actors import StepActors
 from rlhfless.executor.distributed.wall_clock import Clock
-from rlhfless.executor.distributed.worker import worker
 from rlhfless.executor.step.record import StepRecord
 from solver import Plan
 from solver.model.admission import Admission
@@ -36,7 +38,7 @@ AHEAD_S = 5000.0
 TICKS, SLEPT = itertools.count(), [0.0]
 CLOCK = Clock(lambda: 50.0 + next(TICKS) * 1e-4 + sum(SLEPT), SLEPT.append)
 """Whoever looks at it takes a moment."""
-BEGIN = worker.StartStep(100.0, worker.Block("weights", b"", ()), LatencyModel("any", 1, 1e-3, 0.0), Admission(1, 1), 0)
+BEGIN = messages.StartStep(100.0, messages.Block("weights", b"", ()), LatencyModel("any", 1, 1e-3, 0.0), Admission(1, 1), 0)
 
 
 @dataclass
@@ -163,7 +165,7 @@ def test_an_order_for_which_there_is_no_room_is_one_sentence(handle: Handle) -> 
     member = member_on(handle)
     handle.full = True
     with refused(NoRoom):
-        member.send(VersionedOrder(0, worker.End()), {})
+        member.send(VersionedOrder(0, messages.Close()), {})
 
 
 def test_a_failure_without_a_message_is_named_by_its_kind() -> None:
@@ -248,22 +250,15 @@ def test_an_actor_that_was_unavailable_for_a_moment_is_ended_as_its_words_may_be
     assert member.lost.startswith("died: The actor None is unavailable: Socket closed")
 
 
-# --- a crew -----------------------------------------------------------------------------------------------------------
+# --- a pool -----------------------------------------------------------------------------------------------------------
 
 
-class Engines:
-    """Whose prefixes are what they were asked for."""
-
-    def compute_prefixes(self, prefixes: Any) -> Any:
-        return prefixes
-
-
-def crew_of(put: Any) -> RayStepActors:
-    def take(order: object) -> Any:
-        raise AssertionError("nobody is started")
-
-    record = StepRecord("run", 0, Plan((), "none", 0.0, 0.0, 0.0), 0.0)
-    return RayStepActors(take, lambda plan: False, put, Engines(), record, CLOCK.now_s(), 1.0, CLOCK)
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> RayPool:
+    """Without a cluster."""
+    cluster = SimpleNamespace(ray=ray, close=lambda: None)
+    monkeypatch.setattr(ray_pool, "RayCluster", lambda *_, **__: cluster)
+    return RayPool(clock=CLOCK)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +269,7 @@ def crew_of(put: Any) -> RayStepActors:
     ],
 )
 def test_an_actor_that_was_killed_for_want_of_memory_is_told_from_others(
-    error: RayError, out_of_memory: bool, handle: Handle, monkeypatch: pytest.MonkeyPatch
+    error: RayError, out_of_memory: bool, handle: Handle, pool: RayPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dead(timeout: float | None) -> None:
         raise error
@@ -282,27 +277,37 @@ def test_an_actor_that_was_killed_for_want_of_memory_is_told_from_others(
     monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "ab" * 28, "Alive": True}])
     member = member_on(handle)
     member.listening = dead
-    (lost,) = crew_of(None)._heard(member)
+    (lost,) = pool._heard(member)
     assert isinstance(lost, ActorLost)
     assert lost.out_of_memory == out_of_memory
     assert not lost.gpus_gone
     assert lost.reason == f"(process 7 on cpu, node 10.0.0.9) died: {str(error).splitlines()[0].rstrip('.')}"
 
 
-def test_the_driver_sleeps_until_the_next_actor_starts() -> None:
-    crew = crew_of(None)
+def test_the_driver_sleeps_until_the_next_actor_starts(pool: RayPool) -> None:
     before_s = CLOCK.now_s()
-    assert crew.reports(0.3) == []
+    assert pool.listen([], 0.3) == []
     assert CLOCK.now_s() - before_s >= 0.3
 
 
-def test_prefixes_for_which_there_is_no_room_are_left_to_their_receiver() -> None:
+class Engines:
+    """Whose prefixes are what they were asked for."""
+
+    def compute_prefixes(self, prefixes: Any) -> Any:
+        return prefixes
+
+
+def test_prefixes_for_which_there_is_no_room_are_left_to_their_receiver(pool: RayPool, monkeypatch: pytest.MonkeyPatch) -> None:
     def put(name: str, thing: dict[int, np.ndarray]) -> Any:
         if len(thing) > 1:
             raise NoRoom("no room")
-        return worker.Block(name, b"", ()), thing
+        return messages.Block(name, b"", ())
 
-    crew = crew_of(put)
-    sent, _ = crew.prefill({0: np.arange(3), 1: np.arange(4)}, {0: [0, 1], 1: [1]})
+    def take(order: object) -> Any:
+        raise AssertionError("nobody is started")
+
+    monkeypatch.setattr(pool, "put", put)
+    record = StepRecord("run", 0, Plan((), "none", 0.0, 0.0, 0.0), 0.0)
+    actors = StepActors(pool, take, lambda plan: False, Engines(), record, CLOCK.now_s())
+    sent, _ = actors.prefill({0: np.arange(3), 1: np.arange(4)}, {0: [0, 1], 1: [1]})
     assert list(sent) == [1]
-    assert list(crew._objects) == [sent[1].name]

@@ -24,10 +24,10 @@ from torch_wall_samples import LATENCY, factory_of, requests
 from rlhfless.engine.torch import worker_backend as torch_backend
 from rlhfless.errors import InputError, MissingExtra
 from rlhfless.executor import RayPool
+from rlhfless.executor.distributed import messages
 from rlhfless.executor.distributed.ray.clock_sync import boot_id, offset_of
 from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.executor.distributed.ray.placement import RayNode, largest_cluster, place_beside, place_nodes
-from rlhfless.executor.distributed.worker import worker
 from rlhfless.executor.distributed.worker.shared_memory import packed
 from solver import Cluster, PlanningError
 from solver.model.admission import Admission
@@ -247,17 +247,17 @@ def test_an_actor_refuses_orders_of_another_version_than_its_weights() -> None:
     block, weights = packed(torch_backend, "weights", factory_of().measured())
     outbox = Outbox([])
     actor = RayWorker(outbox, queue.SimpleQueue(), "cpu", torch_backend.__name__, {}, {})  # type: ignore[arg-type]
-    begin = worker.StartStep(0.0, block, LATENCY, Admission(4, 1 << 20), 7)
+    begin = messages.StartStep(0.0, block, LATENCY, Admission(4, 1 << 20), 7)
     with refused(RuntimeError):
-        actor._obey(VersionedOrder(6, worker.Add(requests()[:1])))
+        actor._obey(VersionedOrder(6, messages.Add(requests()[:1])))
     with mock.patch("ray.get", lambda stored, timeout: stored):
         actor.objects["weights"] = weights
         actor._obey(VersionedOrder(7, begin))
     assert not actor.objects, "weights are not held twice"
-    actor._obey(VersionedOrder(7, worker.Add(requests()[:1])))
+    actor._obey(VersionedOrder(7, messages.Add(requests()[:1])))
     for version in (6, 8):
         with refused(RuntimeError, str(version)):
-            actor._obey(VersionedOrder(version, worker.Add(requests()[1:2])))
+            actor._obey(VersionedOrder(version, messages.Add(requests()[1:2])))
     assert actor.engine is not None
     assert list(actor.engine.generated_tokens()) == [0]
 
@@ -288,7 +288,7 @@ def decoding(out: Outbox, exports: dict[str, Any]) -> Any:
     inbox: Any = queue.SimpleQueue()
     actor = RayWorker(out, inbox, "cpu", torch_backend.__name__, {"weights": weights}, exports)  # type: ignore[arg-type]
     with mock.patch("ray.get", lambda stored, timeout: stored):
-        actor._obey(VersionedOrder(0, worker.StartStep(0.0, block, LATENCY, Admission(4, 1 << 20), 0)))
+        actor._obey(VersionedOrder(0, messages.StartStep(0.0, block, LATENCY, Admission(4, 1 << 20), 0)))
     return actor
 
 
@@ -311,14 +311,14 @@ def test_a_kv_state_that_cannot_be_read_is_computed_again() -> None:
     two = requests()[:2]
     out = Outbox([])
     alone = decoding(out, {})
-    alone._obey(VersionedOrder(0, worker.Add(two)))
+    alone._obey(VersionedOrder(0, messages.Add(two)))
     expected = finished(alone, out)
     out, exports = Outbox([]), dict[str, Any]()
     sender = decoding(out, exports)
-    sender._obey(VersionedOrder(0, worker.Add(two)))
+    sender._obey(VersionedOrder(0, messages.Add(two)))
     for _ in range(3):
         sender._iterate()
-    sender._obey(VersionedOrder(0, worker.TakeOff([0, 1], {0: "kv-0", 1: "kv-1"})))
+    sender._obey(VersionedOrder(0, messages.TakeOff([0, 1], {0: "kv-0", 1: "kv-1"})))
     taken = out.said[-1].taken  # type: ignore[attr-defined]
     assert all(r.generated_tokens for r in taken)
     assert set(exports) == {"kv-0", "kv-1"}
@@ -337,7 +337,7 @@ def test_a_kv_state_that_cannot_be_read_is_computed_again() -> None:
         receiver = decoding(out, {})
         receiver.objects.update(exports)
         with mock.patch("ray.get", get):
-            receiver._obey(VersionedOrder(0, worker.Add(taken), within_s=2.0))
+            receiver._obey(VersionedOrder(0, messages.Add(taken), within_s=2.0))
         answer: Any = out.said[-1]
         assert answer.again == [0]
         assert [copy.response for copy in answer.copies] == [1]
@@ -354,14 +354,14 @@ def test_prefixes_that_cannot_be_read_are_computed_by_their_receiver() -> None:
 
     out = Outbox([])
     alone = decoding(out, {})
-    alone._obey(VersionedOrder(0, worker.Add(requests()[:1])))
+    alone._obey(VersionedOrder(0, messages.Add(requests()[:1])))
     expected = finished(alone, out)
     out = Outbox([])
     receiver = decoding(out, {})
     receiver.objects["kv-0"] = None
     asked = [replace(requests()[0], prompt=0, cached_tokens=3)]
     with mock.patch("ray.get", side_effect=exceptions.ActorDiedError()):
-        receiver._obey(VersionedOrder(0, worker.Add(asked, worker.Block("kv-0", b"", ())), within_s=1.0))
+        receiver._obey(VersionedOrder(0, messages.Add(asked, messages.Block("kv-0", b"", ())), within_s=1.0))
     assert finished(receiver, out) == expected
     (done,) = (c for r in out.said for c in r.completions)  # type: ignore[attr-defined]
     assert done.prefill_tokens_computed == requests()[0].prompt_tokens - 1
@@ -377,6 +377,6 @@ def test_weights_that_cannot_be_read_end_the_actor() -> None:
 
         inbox: Any = queue.SimpleQueue()
         actor = RayWorker(Outbox([]), inbox, "cpu", torch_backend.__name__, {"weights": None}, {})  # type: ignore[arg-type]
-        begin = worker.StartStep(0.0, worker.Block("weights", b"", ()), LATENCY, Admission(4, 1 << 20), 0)
+        begin = messages.StartStep(0.0, messages.Block("weights", b"", ()), LATENCY, Admission(4, 1 << 20), 0)
         with pytest.raises(exceptions.ObjectLostError):
             actor._obey(VersionedOrder(0, begin))

@@ -53,8 +53,8 @@ from rlhfless.executor import (
     WorkServer,
     run_step,
 )
-from rlhfless.executor.distributed.local import actors as local_actors
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport
+from rlhfless.executor.distributed.step_actors import StepActors
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, GpuPool, MixedCluster, PlanningError
 from solver.model.drafting import Drafting
@@ -122,7 +122,7 @@ def events(record: StepRecord, name: str) -> list[dict[str, Any]]:
 
 def striking(monkeypatch: pytest.MonkeyPatch, strike: Strike) -> None:
     """``strike`` hears of every report before the loop does."""
-    reports = local_actors.LocalStepActors.reports
+    reports = StepActors.reports
 
     def heard(self: Any, timeout_s: float | None) -> list[tuple[int, ActorReport | ActorLost]]:
         found = reports(self, timeout_s)
@@ -130,7 +130,7 @@ def striking(monkeypatch: pytest.MonkeyPatch, strike: Strike) -> None:
             strike(self, index, said)
         return found
 
-    monkeypatch.setattr(local_actors.LocalStepActors, "reports", heard)
+    monkeypatch.setattr(StepActors, "reports", heard)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def once(index: int, how: signal.Signals, gate: Gate) -> Strike:
     def strike(crew: Any, sender: int, said: ActorReport | ActorLost) -> None:
         if sender == index and not done and isinstance(said, ActorReport) and said.running and sum(said.tokens[1]) > 60:
             done.append(1)
-            os.kill(crew._process[index].pid, how)
+            os.kill(next(actor.pid for actor, order in crew._members.items() if order.index == index), how)
         if done or sender >= len(GROUPS):  # that one is there in another's place
             gate.open()
 

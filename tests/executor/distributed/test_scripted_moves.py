@@ -29,8 +29,8 @@ from scripted_strikes import (
 )
 from scripted_world import Actor, Punctual
 
+from rlhfless.executor.distributed import messages
 from rlhfless.executor.distributed.messages import ActorReport
-from rlhfless.executor.distributed.worker import worker
 from solver import Cluster, NonGenerationPhases, Plan
 from solver.model.problem import PlanningProblem
 from solver.model.workload import Workload
@@ -229,7 +229,7 @@ def test_a_response_between_actors_just_gets_another_receiver() -> None:
         asked.clear()
         record = on.run(plan_of([range(5), range(5, 9), range(9, 12)], MoveTwice()), lengths=MOVING)
         (moved,) = record.rule.rule.moved
-        cuts = [(n, list(order.responses)) for n, order in asked if isinstance(order, worker.TakeOff)]
+        cuts = [(n, list(order.responses)) for n, order in asked if isinstance(order, messages.TakeOff)]
         assert cuts == [(0, [moved])]
         assert (record.moves, record.actor_of[moved]) == (1, "actor-2")
 

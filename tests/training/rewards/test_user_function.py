@@ -20,8 +20,8 @@ from rlhfless.errors import InputError
 from rlhfless.training.problem import TextProblem
 from rlhfless.training.rewards import BatchFunctionReward, Response, RewardError, Rewards, RewardWarning, Scores, as_rewards
 from rlhfless.training.rewards.called_with import RewardLog, TrainerState
+from rlhfless.training.rewards.calling import takes_batch
 from rlhfless.training.rewards.registry import make_rewards
-from rlhfless.training.rewards.user_function import takes_batch
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
 MESSAGES = [{"role": "user", "content": "hello"}]

@@ -12,26 +12,28 @@ import itertools
 import os
 import queue
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 from rlhfless.executor.distributed.failure_limits import Faults
-from rlhfless.executor.distributed.local.actors import LocalStepActors
-from rlhfless.executor.distributed.local.process import Process
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport, Block, Order, Prewarm
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.pool.pool import ActorPool
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import RemoteEngines, gpus_refusal
-from rlhfless.executor.distributed.worker.worker import PrewarmOrder
+from rlhfless.executor.distributed.worker.process import main
+from rlhfless.executor.distributed.worker.shared_memory import write_block
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.work_items import WorkServer
+from rlhfless.system.child import Child, Ended, Failed, Ready
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.plan import Plan
 from solver.model.plurals import counted
 
 CPU = "cpu"
+SOON_S = 0.5  # that a process whose pipe has ended has to say how it ended
 
 
 def _cuda_devices() -> Sequence[str]:
@@ -41,6 +43,32 @@ def _cuda_devices() -> Sequence[str]:
     from rlhfless.engine.torch.devices import cuda_devices
 
     return cuda_devices()
+
+
+class Process(Child):
+    """A process that can run an actor.
+
+    Args:
+        prewarm: what it starts before it accepts orders; None: nothing.
+
+    Attributes:
+        device: on which it computes.
+    """
+
+    def __init__(
+        self, device: str, backend_module: str, inbox: queue.SimpleQueue[tuple[Any, Any]], prewarm: Prewarm | None = None
+    ) -> None:
+        self.device = device
+        super().__init__(main, (device, backend_module, prewarm), f"rlhfless-{device}", inbox)
+
+    @property
+    def up_s(self) -> float | None:
+        """Return when it could accept orders, on this machine's monotonic clock; None before."""
+        return None if self.ready is None else float(self.ready.value)
+
+    def how_it_ended(self, wait_s: float = SOON_S) -> str:
+        """Return how the process ended, as part of a sentence."""
+        return super().how_it_ended(wait_s)
 
 
 class ProcessPool(ActorPool[Process]):
@@ -90,7 +118,7 @@ class ProcessPool(ActorPool[Process]):
         self._idle.close()
         if record is not None:
             self._idle.finalise_allocations(record)
-        self._end_all(list(self._all))
+        self.end_all(list(self._all))
         self._step_over()
 
     # --- starting and ending processes (see ``ActorLauncher``) --------------------------------------------------------------
@@ -102,7 +130,7 @@ class ProcessPool(ActorPool[Process]):
         self._all.append(process)
         return process
 
-    def _spawn(self, device: str, prewarm: PrewarmOrder | None) -> Process:
+    def _spawn(self, device: str, prewarm: Prewarm | None) -> Process:
         return Process(device, self.side_name, self.inbox, prewarm)
 
     def serves(self, here: ActorPlacement, wanted: ActorPlacement) -> bool:
@@ -117,22 +145,54 @@ class ProcessPool(ActorPool[Process]):
         """Return whether the process is alive, judged by its pipe."""
         return actor.alive
 
-    def _end_all(self, actors: Sequence[Process]) -> None:
+    def kill(self, actor: Process, *, at_once: bool = False) -> None:
+        """See ``Transport``: what it stored stays until the step is over."""
+        actor.kill()
+
+    def end_all(self, actors: Sequence[Process]) -> None:
+        """See ``Transport``."""
         for process in actors:
             process.kill()
         for process in actors:
-            self.forget(process)
+            process.join()
+            if process in self._all:
+                self._all.remove(process)
 
-    def forget(self, process: Process) -> None:
-        """Remove a process that was killed."""
-        process.join()
-        if process in self._all:
-            self._all.remove(process)
+    # --- a step (see ``Transport``) -----------------------------------------------------------------------------------
 
-    # --- a step -------------------------------------------------------------------------------------------------------
+    def send(self, actor: Process, order: Order, version: int) -> None:
+        """See ``Transport``."""
+        actor.send(order)
 
-    def _new_step_actors(self, engines: RemoteEngines, record: StepRecord) -> LocalStepActors:
-        return LocalStepActors(self, lambda order: self._take(order, record), self.keeps, engines, self._origin_s)
+    def listen(self, actors: Collection[Process], timeout_s: float | None) -> list[tuple[Process, ActorReport | ActorLost]]:
+        """See ``Transport``."""
+        messages = []
+        with contextlib.suppress(queue.Empty):
+            messages.append(self.inbox.get(timeout=timeout_s))
+            while True:
+                messages.append(self.inbox.get_nowait())
+        found: list[tuple[Process, ActorReport | ActorLost]] = []
+        for process, message in messages:
+            if process not in actors or isinstance(message, Ready):  # else it ended between steps: nobody's loss
+                continue
+            where = f"process {process.pid} on {process.device}"
+            if isinstance(message, Ended):
+                found.append((process, ActorLost(f"({where}) {process.how_it_ended()}")))
+            else:
+                found.append((process, ActorLost.failed(where, message) if isinstance(message, Failed) else message))
+        return found
+
+    def put(self, name: str, obj: Any) -> Block:
+        """See ``Transport``."""
+        return write_block(self.worker_backend, name, obj)
+
+    def pid(self, actor: Process) -> int | None:
+        """See ``Transport``."""
+        return actor.pid if actor.alive else None
+
+    def cpu_s(self, actor: Process) -> float | None:
+        """See ``Transport``."""
+        return actor.cpu_s
 
     def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
         for i, actor in enumerate(plan.actors):
@@ -161,8 +221,8 @@ class ProcessPool(ActorPool[Process]):
         """Return the device of an actor with these GPUs: one, or several separated by commas."""
         return ",".join(dict.fromkeys(self.devices[i] for i in gpu_ids)) if self.devices else CPU
 
-    def new_block(self) -> str:
-        """Return a new name for shared memory, which is freed after the step at the latest."""
+    def new_name(self) -> str:
+        """See ``Transport``: the name of shared memory, which is freed after the step at the latest."""
         self._blocks.append(f"{self._name}-{next(self._count)}")
         return self._blocks[-1]
 

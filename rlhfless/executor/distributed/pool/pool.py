@@ -9,18 +9,19 @@ from __future__ import annotations
 import importlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, Protocol, Self, cast
+from typing import Any, Generic, Self, cast
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.distributed.executor import WallStep
 from rlhfless.executor.distributed.failure_limits import Faults
-from rlhfless.executor.distributed.messages import Started, StepActors
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport, Block, Order, Prewarm, Started
 from rlhfless.executor.distributed.orders import WallOptions
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.executor.distributed.pool.placement import ActorHandle, ActorPlacement
 from rlhfless.executor.distributed.pool.warm_pool import WarmPool
+from rlhfless.executor.distributed.step_actors import StepActors
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import (
     RemoteEngines,
@@ -29,7 +30,6 @@ from rlhfless.executor.distributed.worker.backend import (
     prefix_refusal,
     remote_engines,
 )
-from rlhfless.executor.distributed.worker.worker import PrewarmOrder
 from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill, check_drafting
 from rlhfless.executor.step.progress import OnProgress
 from rlhfless.executor.step.record import StepRecord
@@ -43,32 +43,6 @@ from solver.model.errors import PlanningError
 from solver.model.objective import NonGenerationPhases
 from solver.model.offers import Latencies, latency_of
 from solver.model.plan import ActorPlan, Plan
-
-
-class PoolStepActors(StepActors, Protocol[ActorHandle]):
-    """The actors of one step of a pool.
-
-    Attributes:
-        used: all actors that the step ever had.
-        finished: those that stay alive without work, with their plan and when they finished it.
-    """
-
-    used: list[ActorHandle]
-    finished: list[tuple[Started, ActorHandle, float]]
-
-    @property
-    def working(self) -> list[int]:
-        """Return the process ids of its actors, as far as they are known."""
-        ...
-
-    @property
-    def engines_to_prewarm(self) -> Any:
-        """Return its engine factory in the form in which prewarmed actors of the next step receive it."""
-        ...
-
-    def remove_dead(self) -> None:
-        """Remove abandoned actors once the step is over."""
-        ...
 
 
 class ActorPool(ABC, Generic[ActorHandle]):
@@ -92,7 +66,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         self._last_engines: tuple[Any, Latencies] | None = (
             None  # engines of the last step, for actors that start ahead of the next
         )
-        self._under_way: PoolStepActors[ActorHandle] | None = None  # of the step under way
+        self._under_way: StepActors[ActorHandle] | None = None  # of the step under way
         self._step: WallStep | None = None  # which is this
 
     def __enter__(self) -> Self:
@@ -164,7 +138,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         self._bind(engines, latency)
         meta = {**executed_with(plan, latency, cluster), **self.meta}
         record = StepRecord(run, step, plan, self._start_clock(start_s), requests=requests, meta=meta)
-        step_actors = self._new_step_actors(engines, record)
+        step_actors = StepActors(self, lambda order: self._take(order, record), self.keeps, engines, record, self._origin_s)
         options = StepOptions(latency, cluster, phases, admission, migration, on_progress, tuple(work))
         wall = WallOptions(faults, forecast, step if version is None else version, self._idle.history.start_s)
         self._step = under_way = WallStep(plan, requests, step_actors, record, options, wall)
@@ -180,16 +154,16 @@ class ActorPool(ABC, Generic[ActorHandle]):
             under_way.run()
             step_actors.remove_dead()
             if engines.starts_server and self.lifecycle.prewarm is not None:
-                self._last_engines = step_actors.engines_to_prewarm, latency
+                self._last_engines = self._to_prewarm(engines, step_actors.weights), latency
             self._keep(step_actors, record)
         except BaseException as error:
-            end = lambda: self._end_all(step_actors.used)  # noqa: E731
+            end = lambda: self.end_all(step_actors.used)  # noqa: E731
             clean_up(end, lambda: self._give_up(step_actors, record), self._forget_step, after=error)
             raise
         self._forget_step()
         return record
 
-    def _give_up(self, step_actors: PoolStepActors[ActorHandle], record: StepRecord) -> None:
+    def _give_up(self, step_actors: StepActors[ActorHandle], record: StepRecord) -> None:
         """Record how long actors of a step waited that will not be complete, and end all other waiting actors."""
         for order, _, done_s in step_actors.finished:
             self._idle.waited(ActorPlacement.of(order.plan), done_s, self.now_s())
@@ -234,8 +208,46 @@ class ActorPool(ABC, Generic[ActorHandle]):
         """Return why servers of work cannot run here; None when they can. Called after ``_refusal``."""
 
     @abstractmethod
-    def _new_step_actors(self, engines: RemoteEngines, record: StepRecord) -> PoolStepActors[ActorHandle]:
-        """Return the ``StepActors`` of a step with these engines."""
+    def new_name(self) -> str:
+        """See ``Transport``."""
+
+    @abstractmethod
+    def put(self, name: str, obj: Any) -> Block:
+        """See ``Transport``."""
+
+    def remote_form(self, engines: Any) -> Any:
+        """See ``Transport``."""
+        return engines
+
+    def _to_prewarm(self, engines: Any, weights: Block | None) -> Any:
+        """Return the engine factory of a step in the form in which prewarmed actors of the next step receive it."""
+        return engines  # such engines name their weights and contain none
+
+    @abstractmethod
+    def send(self, actor: ActorHandle, order: Order, version: int) -> None:
+        """See ``Transport``."""
+
+    @abstractmethod
+    def listen(
+        self, actors: Collection[ActorHandle], timeout_s: float | None
+    ) -> list[tuple[ActorHandle, ActorReport | ActorLost]]:
+        """See ``Transport``."""
+
+    @abstractmethod
+    def kill(self, actor: ActorHandle, *, at_once: bool = False) -> None:
+        """See ``Transport``."""
+
+    @abstractmethod
+    def pid(self, actor: ActorHandle) -> int | None:
+        """See ``Transport``."""
+
+    def cpu_s(self, actor: ActorHandle) -> float | None:
+        """See ``Transport``."""
+        return None
+
+    def ready_event(self, actor: ActorHandle) -> Mapping[str, Any] | None:
+        """See ``Transport``."""
+        return None
 
     @abstractmethod
     def start(self, place: ActorPlacement, prewarm: bool = False) -> ActorHandle:
@@ -255,11 +267,11 @@ class ActorPool(ABC, Generic[ActorHandle]):
 
     def end(self, actor: ActorHandle) -> None:
         """See ``ActorLauncher``."""
-        self._end_all([actor])
+        self.end_all([actor])
 
     @abstractmethod
-    def _end_all(self, actors: Sequence[ActorHandle]) -> None:
-        """End actors, all at once; their GPUs are free when this returns."""
+    def end_all(self, actors: Sequence[ActorHandle]) -> None:
+        """See ``Transport``."""
 
     def _step_over(self) -> None:
         """Free the resources of one step, whether it succeeded or not."""
@@ -312,14 +324,14 @@ class ActorPool(ABC, Generic[ActorHandle]):
             self._idle.close()
         self._bound, self._last_engines = bound, None
 
-    def _prewarm_order(self, place: ActorPlacement) -> PrewarmOrder | None:
+    def _prewarm_order(self, place: ActorPlacement) -> Prewarm | None:
         """Return the prewarm order for an actor there; None where the process alone is enough."""
         if self._last_engines is None:
             return None
         engines, latency = self._last_engines
-        return PrewarmOrder(engines, latency_of(latency, place.kind, len(place.gpu_ids)))
+        return Prewarm(engines, latency_of(latency, place.kind, len(place.gpu_ids)))
 
-    def _keep(self, step_actors: PoolStepActors[ActorHandle], record: StepRecord) -> None:
+    def _keep(self, step_actors: StepActors[ActorHandle], record: StepRecord) -> None:
         """Move the surviving actors into the warm pool after generation; each waits from the time at which the record says that
         it finished.
         """

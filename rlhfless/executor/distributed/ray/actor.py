@@ -22,13 +22,13 @@ from typing import Any, cast
 import ray
 from ray.exceptions import RayError
 
-from rlhfless.executor.distributed.messages import Unreachable
+from rlhfless.executor.distributed.messages import Block, Prewarm, StartStep, StartWork, Unreachable
 from rlhfless.executor.distributed.ray.clock_sync import boot_id
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker import work, worker
+from rlhfless.executor.distributed.worker import worker
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
-from rlhfless.executor.distributed.worker.process_messages import failed
 from rlhfless.executor.distributed.worker.shared_memory import packed
+from rlhfless.system.child import Failed
 
 # Ray's thread for each method: whoever listens waits, and nobody else does
 GROUPS = {"send": "orders", "export": "orders", "clock_s": "orders", "listen": "reports"}
@@ -83,13 +83,13 @@ class RayWorker(worker.Worker):
         if isinstance(order, Exception):
             raise order
         obeyed, self._read_by_s = order.order, self.clock.now_s() + order.within_s
-        if isinstance(obeyed, worker.StartStep | work.StartWork):
+        if isinstance(obeyed, StartStep | StartWork):
             self.version = obeyed.weights_version
         elif order.version != self.version:
             raise RuntimeError(f"the step needs weights version {order.version}, but the actor has version {self.version}")
         super()._obey(obeyed)
 
-    def _read(self, block: worker.Block, free: bool = False) -> Any:
+    def _read(self, block: Block, free: bool = False) -> Any:
         """Read a block. It waits for weights until the driver declares the silent actor lost, and for other actors' objects for
         ``within_s``.
 
@@ -105,7 +105,7 @@ class RayWorker(worker.Worker):
             raise Unreachable(f"{block.name} cannot be read ({type(error).__name__})") from error
         return self.worker_backend.unpack(block.form, buffers, self.device)
 
-    def _write(self, name: str, obj: Any) -> worker.Block:
+    def _write(self, name: str, obj: Any) -> Block:
         block, self.exports[name] = packed(self.worker_backend, name, obj)
         return block
 
@@ -132,7 +132,7 @@ class DecodeActor:
     torch keeps; Ray calls in others.
 
     Args:
-        prewarm: a pickled ``PrewarmOrder`` whose engines are a block, for an actor that starts ahead of its step.
+        prewarm: a pickled ``Prewarm`` whose engines are a block, for an actor that starts ahead of its step.
         buffers: the contents of that block.
     """
 
@@ -178,14 +178,14 @@ class DecodeActor:
             device, context = _device(worker_backend), ray.get_runtime_context()
             decoding = RayWorker(self._outbox, self._inbox, device, self._backend_module, self._objects, self._exports)
             if prewarm is not None:
-                order: worker.PrewarmOrder = pickle.loads(prewarm)
+                order: Prewarm = pickle.loads(prewarm)
                 engines = worker_backend.unpack(order.engines.form, buffers, device)
                 decoding.prewarm(engines, order.latency)
             address = ray.util.get_node_ip_address()
             self._outbox.send(RayActorReady(os.getpid(), context.get_node_id(), address, device, boot_id(), decoding.up_s))
             decoding.serve()
         except Exception as error:
-            self._outbox.send(failed(error))
+            self._outbox.send(Failed.of(error))
 
 
 def _device(worker_backend: WorkerBackend) -> str:

@@ -24,14 +24,13 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlhfless.errors import reason
-from rlhfless.executor.distributed.messages import NoRoom
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport, NoRoom, Prewarm, StartStep, StartWork
 from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.ray.actor import RayActorReady, VersionedOrder
 from rlhfless.executor.distributed.ray.clock_sync import SAME, Offset, boot_id, offset_of
 from rlhfless.executor.distributed.ray.placement import RayNode
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker import work, worker
-from rlhfless.executor.distributed.worker.process_messages import Failed
+from rlhfless.system.child import Failed
 
 END_S = 15.0  # that Ray may take to say that an actor is dead
 CLOCK_S = 5.0  # that an actor may take to say what its clock shows
@@ -60,7 +59,7 @@ class RayActorHandle:
         place: ActorPlacement,
         node: RayNode,
         cpus: float,
-        prewarm: worker.PrewarmOrder | None = None,
+        prewarm: Prewarm | None = None,
         machine: Clock = MACHINE,
     ) -> None:
         self.place, self.node, self._machine = place, node, machine
@@ -99,7 +98,7 @@ class RayActorHandle:
         if self.up is None:
             self._early.append((order, objects))
             return
-        if isinstance(order.order, worker.StartStep | work.StartWork):
+        if isinstance(order.order, StartStep | StartWork):
             self._sync_clock()
             order = replace(order, order=replace(order.order, origin_s=order.order.origin_s + self.clock.offset_s))
         laid_out = pickle.dumps(order, pickle.HIGHEST_PROTOCOL)
@@ -145,6 +144,14 @@ class RayActorHandle:
         if messages and isinstance(messages[0], RayActorReady):
             self._rise(messages.pop(0))
         return messages
+
+    def messages(self) -> list[ActorReport | ActorLost]:
+        """Return what it has said since the last call, once ``listening`` is ready; at last why it is lost."""
+        try:
+            heard = self.hear()
+        except RayError:
+            return [ActorLost(f"({self.location}) {self.lost}", self.out_of_memory, gpus_gone=self.node_lost)]
+        return [ActorLost.failed(self.location, said) if isinstance(said, Failed) else said for said in heard]
 
     def check_alive(self) -> bool:
         """Between steps: note whether the actor is up by now; returns whether it certainly lives."""

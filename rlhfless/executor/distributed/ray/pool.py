@@ -5,10 +5,12 @@ Any exception that ends a step early ends every actor; the cluster stays until `
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rlhfless.executor.distributed.failure_limits import Faults
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport, Block, Order, StartStep, blocks, received
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.pool.pool import ActorPool
@@ -17,7 +19,7 @@ from rlhfless.executor.distributed.ray.object_store import SMALLEST_BYTES, store
 from rlhfless.executor.distributed.ray.placement import RayNode, place_beside, place_nodes
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import RemoteEngines, gpus_refusal
-from rlhfless.executor.distributed.worker.shared_memory import Block, packed
+from rlhfless.executor.distributed.worker.shared_memory import packed
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.work_items import WorkServer, bought_as
 from solver.model.cluster import Cluster, MixedCluster
@@ -59,11 +61,12 @@ class RayPool(ActorPool[Any]):
         self._cpus = cpus_per_actor
         self.cluster = RayCluster(address, gpus=gpus, runtime_env=runtime_env, object_store_bytes=object_store_bytes)
         from rlhfless.executor.distributed.ray import actor as ray_actor  # Ray is there now
-        from rlhfless.executor.distributed.ray import actors as ray_actors
         from rlhfless.executor.distributed.ray import handle as ray_handle
 
-        self._ray_actors, self._ray_handle = ray_actors, ray_handle
+        self._ray_actor, self._ray_handle = ray_actor, ray_handle
         self._class = ray_actor.remote_class()
+        self._objects: dict[str, Any] = {}  # Ray objects of the step's blocks by name
+        self._count = itertools.count()
         self._nodes: dict[int, RayNode] = {}
 
     def __repr__(self) -> str:
@@ -123,29 +126,87 @@ class RayPool(ActorPool[Any]):
         """Return whether the actor and its node live, as far as Ray knows."""
         return bool(actor.check_alive()) and self._nodes.get(actor.place.node) == actor.node
 
-    def _end_all(self, actors: Sequence[Any]) -> None:
+    def kill(self, actor: Any, *, at_once: bool = False) -> None:
+        """See ``Transport``."""
+        actor.kill(at_once=at_once)
+
+    def end_all(self, actors: Sequence[Any]) -> None:
+        """See ``Transport``."""
         self._ray_handle.end_all(actors)
 
-    # --- a step -----------------------------------------------------------------------------------------------------------
+    # --- a step (see ``Transport``) ---------------------------------------------------------------------------------------
 
-    def _new_step_actors(self, engines: RemoteEngines, record: StepRecord) -> Any:
-        take = lambda order: self._take(order, record)  # noqa: E731
-        within_s = max(1.0, self.faults.silence_floor_s / 2)  # who waits for another's KV state is not silent meanwhile
-        return self._ray_actors.RayStepActors(
-            take, self.keeps, self._put, engines, record, self._origin_s, within_s, self.clock
-        )
+    def new_name(self) -> str:
+        """See ``Transport``."""
+        return f"kv-{next(self._count)}"
 
-    def _put(self, name: str, obj: Any) -> tuple[Block, Any]:
-        """Store something in the object store.
-
-        Raises:
-            NoRoom: it is full, and so is the disk behind it.
-        """
+    def put(self, name: str, obj: Any) -> Block:
+        """See ``Transport``."""
         block, buffers = packed(self.worker_backend, name, obj)
         try:
-            return block, self.cluster.ray.put(buffers)
+            self._objects[name] = self.cluster.ray.put(buffers)
         except self._ray_handle.FULL as error:
             raise self._ray_handle.no_room(block.nbytes, error) from None
+        return block
+
+    def remote_form(self, engines: Any) -> Any:
+        """See ``Transport``."""
+        return engines.to_remote()
+
+    def _to_prewarm(self, engines: Any, weights: Block | None) -> tuple[Block, Any]:
+        """See ``ActorPool``: the weights stay in the object store while this is referred to."""
+        assert weights is not None, "nobody was started"
+        return weights, self._objects[weights.name]
+
+    def send(self, actor: Any, order: Order, version: int) -> None:
+        """See ``Transport``: with the Ray objects of blocks. Another actor's KV state, which stays on the sender's node, is
+        fetched from there, and passed on once.
+
+        Raises:
+            NoRoom: the order is too large for the object store.
+        """
+        objects = {block.name: self._objects.pop(block.name) for block in received(order)}
+        if isinstance(order, StartStep):
+            objects = {order.engines.name: self._objects[order.engines.name]}
+        within_s = max(1.0, self.faults.silence_floor_s / 2)  # who waits for another's KV state is not silent meanwhile
+        actor.send(self._ray_actor.VersionedOrder(version, order, within_s), objects)
+
+    def listen(self, actors: Collection[Any], timeout_s: float | None) -> list[tuple[Any, ActorReport | ActorLost]]:
+        """See ``Transport``."""
+        ray, listening = self.cluster.ray, {actor.listening: actor for actor in actors}
+        if not listening:  # the next one starts later
+            assert timeout_s is not None, "nobody is there, and nobody will be"
+            self.clock.sleep(timeout_s)
+            return []
+        if not ray.wait(list(listening), timeout=timeout_s)[0]:
+            return []
+        ready, _ = ray.wait(list(listening), num_returns=len(listening), timeout=0)
+        return [(listening[ref], message) for ref in ready for message in self._heard(listening[ref])]
+
+    def _heard(self, actor: Any) -> list[ActorReport | ActorLost]:
+        messages: list[ActorReport | ActorLost] = actor.messages()
+        for report in messages:
+            if isinstance(report, ActorReport):
+                for block in (*blocks(report.taken or ()), *(report.prefixes or {}).values()):
+                    self._objects[block.name] = actor.export(block.name)
+        return messages
+
+    def pid(self, actor: Any) -> int | None:
+        """See ``Transport``."""
+        return None if actor.up is None else int(actor.up.pid)
+
+    def ready_event(self, actor: Any) -> Mapping[str, Any] | None:
+        """See ``Transport``."""
+        return {
+            "address": actor.node.address, "ray_node": actor.up.node_id, "pid": actor.up.pid, "device": actor.up.device,
+            "clock_error_s": actor.clock.error_s,
+        }  # fmt: skip
+
+    def _step_over(self) -> None:
+        """Drop what actors stored for each other."""
+        self._objects.clear()
+        for actor in self._idle.actors:
+            actor.step_over()
 
     def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
         """Like ``ActorPool._refusal``; also maps the plan's nodes to Ray nodes.

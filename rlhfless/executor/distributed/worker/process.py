@@ -12,24 +12,23 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rlhfless.executor.distributed.worker.process_messages import ActorReady, failed
-from rlhfless.executor.distributed.worker.worker import PrewarmOrder, Worker
-from rlhfless.system.parent_death import die_with_parent
+from rlhfless.executor.distributed.messages import Prewarm
+from rlhfless.executor.distributed.worker.worker import Worker
+from rlhfless.system.child import Failed, Ready
 
 
-def main(connection: Connection, device: str, backend_module: str, prewarm: PrewarmOrder | None) -> None:
+def main(connection: Connection, device: str, backend_module: str, prewarm: Prewarm | None) -> None:
     """Run the process until its pipe closes: an actor on ``device`` that imports ``backend_module``."""
-    die_with_parent()
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
     try:
         worker = Worker(connection, inbox, device, backend_module)
         if prewarm is not None:
             worker.prewarm(prewarm.engines, prewarm.latency)
-        connection.send(ActorReady(worker.up_s))
+        connection.send(Ready(worker.up_s))
         worker.serve()
     except Exception as error:
-        connection.send(failed(error))
+        connection.send(Failed.of(error))
 
 
 def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:

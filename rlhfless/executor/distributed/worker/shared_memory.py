@@ -6,41 +6,13 @@ A ``WorkerBackend`` makes and reads the buffers that are copied there. The compo
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from itertools import accumulate
 from multiprocessing.shared_memory import SharedMemory
 from pickle import PickleBuffer
 from typing import Any
 
-from rlhfless.executor.distributed.messages import NoRoom
+from rlhfless.executor.distributed.messages import Block, NoRoom
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
 from rlhfless.system.cleanup import cleaning_up
-
-ALIGNMENT_BYTES = 64
-
-
-@dataclass(frozen=True)
-class Block:
-    """An object with tensors whose bytes are stored as ``name``, in shared memory or as a Ray object.
-
-    Attributes:
-        form: the object without its tensors (see ``WorkerBackend``). sizes: bytes of each tensor.
-    """
-
-    name: str
-    form: bytes
-    sizes: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of all tensors."""
-        return sum(self.sizes)
-
-    @property
-    def places(self) -> list[slice]:
-        """Return where each tensor begins and ends in shared memory."""
-        begins = accumulate((-(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for size in self.sizes), initial=0)
-        return [slice(begin, begin + size) for begin, size in zip(begins, self.sizes, strict=False)]
 
 
 def packed(worker_backend: WorkerBackend, name: str, obj: Any) -> tuple[Block, list[PickleBuffer]]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, cast
 
@@ -26,14 +26,24 @@ from rlhfless.engine.protocol import (
     Request,
     SupportsDrafts,
 )
-from rlhfless.executor.distributed.messages import ActorReport, KvCopy, NoRoom, Unreachable
+from rlhfless.executor.distributed.messages import (
+    ActorReport,
+    Add,
+    Block,
+    Close,
+    ComputePrefixes,
+    KvCopy,
+    NoRoom,
+    RunItem,
+    StartStep,
+    StartWork,
+    TakeOff,
+    Unreachable,
+)
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
-from rlhfless.executor.distributed.worker.shared_memory import Block as Block
 from rlhfless.executor.distributed.worker.shared_memory import read_block, write_block
-from rlhfless.executor.distributed.worker.work import RunItem, StartWork
-from rlhfless.system.piped_processes import beating
-from solver.model.admission import Admission
+from rlhfless.system.child import beating
 from solver.model.latency import LatencyModel
 
 Beating = Callable[[Callable[[], object]], AbstractContextManager[None]]
@@ -46,58 +56,6 @@ class SteppedEngine(Engine, Protocol):
     def step(self, from_s: float, clock: Any) -> Progress:
         """Run one iteration from ``from_s`` (or the end of the last one, if that is later) until ``clock()`` after it."""
         ...
-
-
-@dataclass(frozen=True)
-class StartStep:
-    """Order: make an engine. ``origin_s`` is the run's start on the monotonic clock, ``engines`` an engine factory with the
-    weights of ``weights_version``."""
-
-    origin_s: float
-    engines: Block
-    latency: LatencyModel
-    admission: Admission
-    weights_version: int
-
-
-@dataclass(frozen=True)
-class PrewarmOrder:
-    """Order for a prewarmed process: engines of the last step, whose weights are not those of the coming step."""
-
-    engines: Any
-    latency: LatencyModel
-
-
-@dataclass(frozen=True)
-class Add:
-    """Order: see ``RemoteActor.add``; KV states are blocks, which are freed once they are read. Unreadable ones are
-    recomputed.
-    """
-
-    requests: Sequence[Request]
-    prefixes: Block | None = None
-
-
-@dataclass(frozen=True)
-class TakeOff:
-    """Order: see ``RemoteActor.take_off``; ``kv_names``: name of the block of each response that keeps its KV state."""
-
-    responses: Sequence[int]
-    kv_names: Mapping[int, str]
-
-
-@dataclass(frozen=True)
-class ComputePrefixesOrder:
-    """Order: see ``RemoteActor.prefill``; ``names``: name of each receiver's block."""
-
-    prefixes: Mapping[int, np.ndarray]
-    receivers: Mapping[int, Sequence[int]]
-    names: Mapping[int, str]
-
-
-@dataclass(frozen=True)
-class End:
-    """Order: free the engine's memory."""
 
 
 class Worker:
@@ -122,6 +80,10 @@ class Worker:
         self._from_s = 0.0  # where the next iteration begins, unless the last one ended later
         self._reported_s, self._told_drafts_off = 0.0, False
         self._spans: list[EngineSpan] = []
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            StartStep: self._start_step, Add: self._add, TakeOff: self._take_off, ComputePrefixes: self._prefill,
+            StartWork: self._start_work, RunItem: self._run_item, Close: self._close,
+        }  # fmt: skip
 
     def now_s(self) -> float:
         """Return the seconds since the run's start."""
@@ -164,32 +126,7 @@ class Worker:
     def _obey(self, order: Any) -> None:
         if isinstance(order, Exception):
             raise order
-        if isinstance(order, StartStep):
-            self.origin_s, self._reported_s, self._told_drafts_off = order.origin_s, 0.0, False
-            self.engines = engines = self._read(order.engines)
-            weight_bytes = engines.weight_bytes
-            if self.worker_backend.start_server(engines, order.latency):
-                self.up_s = self.clock.now_s()
-            self.engine = engine = engines(order.latency, order.admission, self.now_s())
-            version = order.weights_version if engines.weights_version is None else engine.weights_version
-            ready_s = self.up_s - self.origin_s, self.now_s()
-            self._report(ready_s=ready_s, weights_version=version, weight_bytes=weight_bytes)
-        elif isinstance(order, Add):
-            self._add(order.requests, order.prefixes)
-        elif isinstance(order, TakeOff):
-            self._take_off(order)
-        elif isinstance(order, ComputePrefixesOrder):
-            self._prefill(order)
-        elif isinstance(order, StartWork):
-            self.origin_s = order.origin_s
-            self.connection.send(ActorReport(self.now_s(), ready_s=(self.up_s - self.origin_s, self.now_s())))
-        elif isinstance(order, RunItem):
-            with self.beating(lambda: self.connection.send(ActorReport(self.now_s()))):
-                done = order.answer(self.now_s)
-            self.connection.send(ActorReport(done.end_s, item=done))
-        else:
-            assert isinstance(order, End)
-            self._close()
+        self._handlers[type(order)](order)
 
     def _iterate(self) -> None:
         assert self.engine is not None
@@ -214,9 +151,30 @@ class Worker:
 
     # --- orders -------------------------------------------------------------------------------------------------------
 
-    def _add(self, requests: Sequence[Request], prefixes: Block | None) -> None:
+    def _start_step(self, order: StartStep) -> None:
+        self.origin_s, self._reported_s, self._told_drafts_off = order.origin_s, 0.0, False
+        self.engines = engines = self._read(order.engines)
+        weight_bytes = engines.weight_bytes
+        if self.worker_backend.start_server(engines, order.latency):
+            self.up_s = self.clock.now_s()
+        self.engine = engine = engines(order.latency, order.admission, self.now_s())
+        version = order.weights_version if engines.weights_version is None else engine.weights_version
+        ready_s = self.up_s - self.origin_s, self.now_s()
+        self._report(ready_s=ready_s, weights_version=version, weight_bytes=weight_bytes)
+
+    def _start_work(self, order: StartWork) -> None:
+        self.origin_s = order.origin_s
+        self.connection.send(ActorReport(self.now_s(), ready_s=(self.up_s - self.origin_s, self.now_s())))
+
+    def _run_item(self, order: RunItem) -> None:
+        with self.beating(lambda: self.connection.send(ActorReport(self.now_s()))):
+            done = order.answer(self.now_s)
+        self.connection.send(ActorReport(done.end_s, item=done))
+
+    def _add(self, order: Add) -> None:
         assert self.engine is not None
         copies, there, again = [], [], []
+        prefixes = order.prefixes
         prefix_kv: Any = None
         if prefixes is not None:
             begin_s = self.now_s()
@@ -224,7 +182,7 @@ class Worker:
                 prefix_kv = self._read(prefixes, free=True)
                 tokens = sum(kv.tokens for kv in prefix_kv.values())
                 copies.append(KvCopy("transfer", None, begin_s, self.now_s(), tokens, prefixes.nbytes))
-        for request in requests:
+        for request in order.requests:
             kv, begin_s = request.kv, self.now_s()
             if isinstance(kv, Block):
                 request = replace(request, kv=None)
@@ -254,7 +212,7 @@ class Worker:
             handed.append(replace(request, kv=kv))
         self._report(copies=copies, taken=handed)
 
-    def _prefill(self, order: ComputePrefixesOrder) -> None:
+    def _prefill(self, order: ComputePrefixes) -> None:
         """Compute all prefixes, then send them."""
         begin_s = self.now_s()
         computed = self.engines.compute_prefixes(order.prefixes)
@@ -270,7 +228,7 @@ class Worker:
         self._spans.append(span)
         self._report(prefixes=sent, copies=copies)
 
-    def _close(self) -> None:
+    def _close(self, order: Close) -> None:
         if self.engine is not None:  # else it served work items
             self.engine.close()
         self.engine = self.engines = None

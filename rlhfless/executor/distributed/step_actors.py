@@ -1,0 +1,216 @@
+"""The actors of one step on a pool's transport: starts them, sends them orders, collects their reports."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from rlhfless.executor.distributed.messages import (
+    ActorLost,
+    ActorReport,
+    Block,
+    NoRoom,
+    Order,
+    StartActor,
+    Started,
+    StartServer,
+    StartStep,
+    StartWork,
+)
+from rlhfless.executor.step.record import StepRecord
+from solver.model.plan import ActorPlan
+
+Handle = TypeVar("Handle")
+
+
+class Transport(Protocol[Handle]):
+    """What carries orders to actors and reports from them: processes of this machine, or Ray."""
+
+    def now_s(self) -> float:
+        """Return the seconds since the run's start."""
+        ...
+
+    def new_name(self) -> str:
+        """Return a new name for a block of the step."""
+        ...
+
+    def put(self, name: str, obj: Any) -> Block:
+        """Store an object for actors under this name until the step is over.
+
+        Raises:
+            NoRoom: there is no memory for it.
+        """
+        ...
+
+    def remote_form(self, engines: Any) -> Any:
+        """Return the engine factory in the form that actors receive."""
+        ...
+
+    def send(self, actor: Handle, order: Order, version: int) -> None:
+        """Send an order for this version of the weights. If the actor is dead, the call does nothing: ``listen`` reports it."""
+        ...
+
+    def listen(self, actors: Collection[Handle], timeout_s: float | None) -> list[tuple[Handle, ActorReport | ActorLost]]:
+        """Return messages of these actors, in order; waits for one, at most ``timeout_s`` (None: for ever).
+
+        For an actor that died, failed or was killed, ``ActorLost`` follows everything that it reported before.
+        """
+        ...
+
+    def kill(self, actor: Handle, *, at_once: bool = False) -> None:
+        """Kill an actor, without waiting for its end. What it stored for others stays, unless ``at_once``."""
+        ...
+
+    def end_all(self, actors: Sequence[Handle]) -> None:
+        """Kill actors, all at once; their GPUs are free when this returns."""
+        ...
+
+    def pid(self, actor: Handle) -> int | None:
+        """Return the id of an actor's process; None where it is unknown, or the process has ended."""
+        ...
+
+    def cpu_s(self, actor: Handle) -> float | None:
+        """Return the processor seconds that an actor's process has used; None where that is not known here."""
+        ...
+
+    def ready_event(self, actor: Handle) -> Mapping[str, Any] | None:
+        """Return what the trace says of an actor that is ready, beside its weights' version; None: nothing."""
+        ...
+
+
+class StepActors(Generic[Handle]):
+    """The actors of one step, and the clock that they share.
+
+    Args:
+        take: returns the actor for an order, a waiting or a new one. keeps: whether an actor without work stays alive.
+        engines: a factory with the step's weights. origin_s: the run's start on this machine's monotonic clock.
+
+    Attributes:
+        used: all actors that the step ever had.
+        finished: those that stay alive without work, with their plan and when they finished it.
+        weights: the block of its engine factory; None before an actor was started.
+    """
+
+    def __init__(
+        self,
+        transport: Transport[Handle],
+        take: Callable[[Started], Handle],
+        keeps: Callable[[ActorPlan], bool],
+        engines: Any,
+        record: StepRecord,
+        origin_s: float,
+    ) -> None:
+        self._transport, self._take, self._keeps = transport, take, keeps
+        self._engines, self._record, self._origin_s = engines, record, origin_s
+        self.used: list[Handle] = []
+        self.finished: list[tuple[Started, Handle, float]] = []
+        self.weights: Block | None = None
+        self._members: dict[Handle, Started] = {}
+        self._closed: dict[Handle, ActorReport] = {}  # killed: what to report once it is gone
+        self.now_s, self.new_name = transport.now_s, transport.new_name
+
+    @property
+    def working(self) -> list[int]:
+        """Return the process ids of its actors, as far as they are known. Any thread may ask."""
+        pids = [self._transport.pid(actor) for actor in list(self._members) if actor not in self._closed]
+        return [pid for pid in pids if pid is not None]
+
+    @property
+    def warm(self) -> set[tuple[int, ...]]:
+        """Return the GPUs of actors that have finished their part of the step and wait: another actor there starts at once."""
+        return {order.plan.gpu_ids for order, _, _ in self.finished}
+
+    def start(self, orders: Sequence[StartActor]) -> list[SentActor[Handle]]:
+        """Start actors, all at once; called again for those that start later, each with an index that was never used. The
+        weights are stored meanwhile, once for the whole step.
+        """
+        actors = [self._join(order) for order in orders]
+        if self.weights is None:
+            self.weights = self._transport.put(self.new_name(), self._transport.remote_form(self._engines))
+        for actor, order in zip(actors, orders, strict=True):
+            actor.send(StartStep(self._origin_s, self.weights, order.latency, order.admission, order.weights_version))
+        return actors
+
+    def start_server(self, order: StartServer) -> SentActor[Handle]:
+        """Start a server of work; its first report says when it was ready."""
+        actor = self._join(order)
+        actor.send(StartWork(self._origin_s, order.weights_version))
+        return actor
+
+    def _join(self, order: Started) -> SentActor[Handle]:
+        actor = self._take(order)
+        self.used.append(actor)
+        self._members[actor] = order
+        return SentActor(self._transport, actor, order.weights_version)
+
+    def prefill(
+        self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
+    ) -> tuple[Mapping[int, Block], float]:
+        """Compute the KV state of prefixes in this process, on the learner's GPU. Like ``ComputePrefixes``, but blocking.
+
+        Returns:
+            By receiver, the block for ``Add`` there, and when it was computed.
+        """
+        computed = self._engines.compute_prefixes(prefixes)
+        done_s, sent = self.now_s(), {}
+        for actor, prompts in receivers.items():
+            with contextlib.suppress(NoRoom):  # it computes them itself
+                sent[actor] = self._transport.put(self.new_name(), {p: computed[p] for p in prompts})
+        return sent, done_s
+
+    def reports(self, timeout_s: float | None) -> list[tuple[int, ActorReport | ActorLost]]:
+        """Return reports with the index of their actor, in order; see ``Transport.listen``."""
+        reports: list[tuple[int, ActorReport | ActorLost]] = []
+        for actor, message in self._transport.listen(self._members.keys(), timeout_s):
+            if actor not in self._members:  # it was killed
+                continue
+            order = self._members[actor]
+            if isinstance(message, ActorLost):
+                if actor in self._closed:
+                    del self._members[actor]
+                    message = replace(self._closed.pop(actor), time_s=self.now_s())
+            elif message.ready_s is not None:
+                if (event := self._transport.ready_event(actor)) is not None:
+                    self._record.event(self.now_s(), "ready", order.holder, weights_version=message.weights_version, **event)
+            elif message.closed:
+                if order.short_of_memory or not self._keeps(order.plan):
+                    self._closed[actor] = message
+                    self._transport.kill(actor)
+                    continue
+                self.finished.append((self._members.pop(actor), actor, message.time_s))
+            reports.append((order.index, message))
+        return reports
+
+    def abandon(self, index: int) -> None:
+        """End an actor that was declared lost, as far as possible from here, without waiting for it."""
+        for actor in [actor for actor, order in self._members.items() if order.index == index]:
+            del self._members[actor]
+            self._closed.pop(actor, None)
+            self._transport.kill(actor, at_once=True)
+
+    def remove_dead(self) -> None:
+        """Wait until abandoned actors have ended, once the step is over."""
+        living = {actor for _, actor, _ in self.finished}
+        self._transport.end_all([actor for actor in self.used if actor not in living and actor not in self._members])
+
+
+@dataclass(frozen=True)
+class SentActor(Generic[Handle]):
+    """One actor of a step; see ``RemoteActor``."""
+
+    transport: Transport[Handle]
+    actor: Handle
+    version: int
+
+    @property
+    def cpu_s(self) -> float | None:
+        """See ``RemoteActor``."""
+        return self.transport.cpu_s(self.actor)
+
+    def send(self, order: Order) -> None:
+        """See ``RemoteActor``."""
+        self.transport.send(self.actor, order, self.version)
