@@ -111,7 +111,7 @@ def test_a_start_that_takes_long_says_so_once(monkeypatch: pytest.MonkeyPatch) -
 
     def init(**_: Any) -> None:
         assert said.wait(300)
-        assert [os.environ[name] for name in ray_cluster.PATIENCE] == ["120", "120000"]
+        assert [os.environ[name] for name in ray_cluster.PATIENCE] == ["120", "120000", "100"]
 
     def write(text: str) -> None:
         lines.append(text)
