@@ -141,7 +141,7 @@ def mixed_pools(
         count, _, rest = text.partition(":")
         names, _, rest = rest.partition(":")
         price, _, market = rest.partition(":")
-        if not count.isdigit() or int(count) < 1 or not names:
+        if not count.isdecimal() or int(count) < 1 or not names:
             raise ProfileError(f"--pool {text}: is not of the form {form}")
         try:
             usd = float(price) if price else None

@@ -349,6 +349,8 @@ def _model_of(profile: Mapping[str, Any], path: Path, prefill: str | None = None
     check_schema(profile, path, SCHEMA, SCHEMA_VERSION, "a latency profile")
     for name in ("model", "precision", "origin", "command", "date", "licence"):
         _text(profile, path, name)
+    if not isinstance(_field(profile, path, "prefill"), Mapping):
+        raise ProfileError(f"{path}: the field prefill must map the names of its seconds to numbers")
     if not isinstance(_field(profile, path, "assumptions"), Mapping):
         raise ProfileError(f"{path}: the field assumptions must map the name of each assumed number to its reason")
     try:

@@ -27,11 +27,12 @@ from rlhfless.scheduling.solver import Solver
 from rlhfless.scheduling.speculative import FIXED, Speculative, fixed_length
 from rlhfless.system.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
 from solver.model.drafting import Drafting
-from solver.model.errors import as_given
+from solver.model.errors import as_given, is_number, is_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
+HOLDS = ("generation", "step")
 GROUPS = {
     "dispatch": "as frameworks assign responses today",
     "published": "from papers",
@@ -289,10 +290,14 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
     Raises:
         PolicyError: the name is unknown, or a parameter is out of its range; the message says what would be right.
     """
-    if not 0 < tau <= 1:
-        raise PolicyError(f"tau is {tau}; a share above 0 and up to 1 is needed (at 1 no response migrates)")
-    if static_actors is not None and static_actors < 1:
-        raise PolicyError(f"static_actors is {static_actors}; at least 1 is needed")
+    if not isinstance(name, str):
+        raise PolicyError(f"policy is {as_given(name)}; the name of one is needed, such as 'solver'")
+    if not is_number(tau) or not 0 < tau <= 1:
+        raise PolicyError(f"tau is {as_given(tau)}; a share above 0 and up to 1 is needed (at 1 no response migrates)")
+    if static_actors is not None and not is_whole(static_actors, 1):
+        raise PolicyError(f"static_actors is {as_given(static_actors)}; a whole number of at least 1 is needed")
+    if hold not in HOLDS:
+        raise PolicyError(f"hold is {as_given(hold)}; choose from {', '.join(HOLDS)}")
     parameters = PolicyParameters(tau, static_actors, hold)
     if name.startswith(FIXED):
         parameters, name = parameters._replace(draft_tokens=fixed_length(name)), f"{FIXED}N"

@@ -159,6 +159,7 @@ class Evaluator:
         longest = max(request.prompt_tokens for request in requests) + self.max_response_tokens
         on_device = model if model.device == self.device else copy.deepcopy(model).to(self.device)
         weights = row_model(self.forward, on_device, longest, getattr(torch, self.precision))
+        del on_device  # a copy is not needed any more
         admission = Admission(min(SLOTS, len(requests)), 1 << 30)
         engine = TorchEngine(weights, admission, MEASURED, eos_id=self.stop_ids, sampling=self.sampling)
         with cleaning_up(engine.close):

@@ -4,12 +4,15 @@ A learner has GPUs in addition to the actors', and it may grow onto GPUs that ac
 actor that decodes. Two questions are answered by timing learners on the plan's generation (``Generated.step_totals``), on every
 scenario of the lengths:
 
-- ``choose_learner``: which learner is best? The candidates are those of a whole step (``learners_beside``), timed as one array
-  on the expected lengths. The best of them, half of them streaming, are then followed on each scenario, and the best by the
-  objective is chosen. Learning from the whole batch on all GPUs is a candidate, so streaming is used only where it helps.
+- ``choose_learner``: which learner is best? Every candidate is timed on the expected lengths. The best of them, half of them
+  streaming, are then timed on each scenario, and the best by the objective is chosen. Learning from the whole batch on all
+  released GPUs is a candidate, so streaming is used only where it helps.
 - ``latest_start``: how late may a given learner start without ending the step later? A learner that streams is idle until
   prompts are complete, and often in between. Started later it works without pauses and costs less, until it becomes what the
   step waits for.
+
+Candidates are fewer than those of a whole step (``learners_beside``), and are followed exactly from the start, because pair
+timing is rough where groups are prepared and learned from as one item.
 
 A group (or a response, see ``TokenWork.unlock``) may be prepared and learned from as one item on one server. Servers learn from
 different items and add their gradients at the end.
@@ -17,7 +20,7 @@ different items and add their gradients at the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -29,11 +32,9 @@ from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray, Workload
 from solver.step.cut_timeline import CutTimeline
 from solver.step.follow import Generated
-from solver.step.learners import learners_beside, server_counts
-from solver.step.pair_timing import StepItems, pair_totals
 from solver.step.work import Learner, StepWork, TokenWork
 
-BLOCKS = 512  # items of the array, at most
+STARTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of a learner, as shares of the mean generation time
 FOLLOWED = 6  # candidates that stream, and as many that do not, that are followed on every scenario
 HALVINGS = 12  # of the interval in which the latest start is
 
@@ -99,8 +100,8 @@ def choose_learner(
         plan: its actors release their GPUs when they are done. A runtime rule counts as if it never acted.
         problem: workload (with scenarios, means are over them), latency, admission and objective.
         work: per token; learners of sizes that its charges do not allow are no candidates.
-        servers: candidates for servers beside the actors, each the GPUs of one actor; if empty none, or up to the cluster's
-            (``server_counts``). Without 0 the learner always has GPUs of its own.
+        servers: candidates for servers beside the actors, each the GPUs of one actor; if empty 0, 1, 2, 4, ... up to the
+            cluster's. Without 0 the learner always has GPUs of its own.
         released: GPUs that actors have released may join the learner.
 
     Raises:
@@ -210,35 +211,43 @@ class _LearnerSearch:
         work = self.work.of(workload, self.server_gpus)
         return _merged(generated, work) if self.merges else (generated, work)
 
-    def totals(self, learner: Learner) -> tuple[FloatArray, FloatArray]:
-        """Return the (S,) times and GPU-seconds of the step with this learner in each scenario."""
-        times, costs = np.transpose([generated.step_totals(work, learner) for generated, work in self.cases])
+    def totals(self, learner: Learner, cases: Sequence[tuple[Generated, StepWork]]) -> tuple[FloatArray, FloatArray]:
+        """Return the (S,) times and GPU-seconds of the step with this learner in these cases."""
+        times, costs = np.transpose([generated.step_totals(work, learner) for generated, work in cases])
         return times, costs
 
     def best(self, servers: tuple[int, ...], released: bool) -> LearnerPlan:
         """Return the best candidate; see ``choose_learner``."""
-        generated, work = self._case(self.problem.workload)
-        own = tuple(sorted(set(servers))) or (0, *server_counts(self.most))
-        makespan_s, actors = np.array([generated.makespan_s]), len(self.plan.actors)
-        learners = learners_beside(actors, own, makespan_s, self.work.charges, released)
-        if not len(learners):
+        expected = self._case(self.problem.workload)
+        generation_s = float(expected[0].completion_s.max(initial=0.0))
+        every = servers or (0, *(1 << k for k in range(self.most.bit_length())))
+        learners = list(self._learners(every, released, generation_s))
+        if not learners:
             raise PlanningError(
                 "no learner is possible: with released False it needs servers of 1 or more, of a size that the charges of the "
                 "work allow"
             )
-        totals = pair_totals([StepItems(generated, work, BLOCKS)], np.zeros(len(learners), np.int64), learners)
-        values = self.problem.objective.soft_values(totals[:, :1], totals[:, 1:] * self.price)[:, 0]
-        order = np.argsort(values, kind="stable")
-        streams, batch = learners.streams[order], ~learners.overlaps[order]  # the others prepare alone early: not whole items
-        best = dict.fromkeys([0, *order[batch][:FOLLOWED].tolist(), *order[streams][:FOLLOWED].tolist()])
-        candidates = self._valued([learners.one(number) for number in best])
-        of_batch = [one for one in candidates if not one.learner.streams]
-        best_of_all, best_batch = (min(several, key=lambda one: one.value) for several in (candidates, of_batch))
-        return LearnerPlan(best_of_all, best_batch, candidates)
+        screened = self._valued(learners, [expected])
+        best = [sorted((one for one in screened if one.learner.streams == streams), key=lambda one: one.value)[:FOLLOWED]
+                for streams in (False, True)]  # fmt: skip
+        candidates = self._valued([one.learner for one in (screened[0], *best[0], *best[1])], self.cases)
+        batch = min((one for one in candidates if not one.learner.streams), key=lambda one: one.value)
+        return LearnerPlan(min(candidates, key=lambda one: one.value), batch, candidates)
 
-    def _valued(self, learners: Sequence[Learner]) -> tuple[LearnerCandidate, ...]:
-        """Return the candidates with means and values over the scenarios."""
-        totals = [self.totals(learner) for learner in learners]
+    def _learners(self, servers: tuple[int, ...], released: bool, generation_s: float) -> Iterator[Learner]:
+        """Return the candidates that the charges allow; learning from the batch comes first."""
+        for streams in (False, True):
+            for own in sorted(servers):
+                for share in STARTS if own else (0.0,):
+                    for grows in (False, True) if own else (True,):
+                        learner = Learner(own, share * generation_s, grows, streams, overlaps=True)
+                        fits = self.work.charges.fits(learner.servers(len(self.plan.actors)))
+                        if fits and (released or not grows):
+                            yield learner
+
+    def _valued(self, learners: Sequence[Learner], cases: Sequence[tuple[Generated, StepWork]]) -> tuple[LearnerCandidate, ...]:
+        """Return the candidates with means and values over these cases."""
+        totals = [self.totals(learner, cases) for learner in learners]
         reference = float(totals[0][0].mean()), float(totals[0][1].mean()) * self.price
         return tuple(
             LearnerCandidate(
@@ -252,7 +261,7 @@ class _LearnerSearch:
         """Return the latest start; see the function of this name."""
 
         def step(from_s: float) -> tuple[float, float]:
-            times, costs = self.totals(replace(learner, from_s=from_s))
+            times, costs = self.totals(replace(learner, from_s=from_s), self.cases)
             return float(times.mean()), float(costs.mean())
 
         held = step(0.0)

@@ -6,7 +6,6 @@ A server is the GPUs of one actor. There are hundreds of learners for every numb
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 
@@ -102,29 +101,25 @@ def charged(
     return Learners(own, from_s, grows, streams, overlaps, servers, *(np.array(column, dtype=float)[of] for column in pays))
 
 
-def learners_beside(
-    actors: int, own: Sequence[int], generation_s: FloatArray, charges: Charges, released: bool = True
-) -> Learners:
+def learners_beside(actors: int, all_servers: int, generation_s: FloatArray, charges: Charges) -> Learners:
     """Return the learners that are tried beside each of G plans with so many actors, those of the first plan first.
 
-    They are of the sizes that the charges allow. The first learner of every plan has the most servers from the end of
-    generation, which no lever changes. One that learns from the whole batch grows where it can.
+    The first learner of every plan has all servers from the end of generation, which no lever changes.
 
     Args:
-        own: servers in addition to the actors' that are tried, the most last.
-        generation_s: (G,) expected seconds of generation. released: servers that actors release may join.
+        all_servers: of the cluster. generation_s: (G,) expected seconds of generation.
     """
-    rows: list[tuple[int, float, bool, bool, bool]] = []
-    for count in own:
-        sizes = {True: count + actors, False: count} if released else {False: count}
-        growths = [grows for grows, servers in sizes.items() if charges.fits(servers)]
-        for share in (1.0, LOADED) if count else (0.0,):
-            rows += [(count, share, grows, False, overlaps) for grows in growths[:1] for overlaps in (False, True)]
-        rows += [(count, share, grows, True, True) for share in ((*STARTS, LOADED) if count else (0.0,)) for grows in growths]
-    first = (own[-1], 1.0 if own[-1] else 0.0, True, False, False)
-    rows.sort(key=lambda row: row != first)
-    columns = np.tile(np.array(rows, dtype=float).reshape(-1, 5), (len(generation_s), 1)).T
+    left = all_servers - actors
+    rows: list[tuple[int, float, bool, bool, bool]] = [(left, 1.0 if left else 0.0, True, False, False)]
+    for own in (0, *server_counts(left)):
+        growths = [grows for grows, servers in ((True, own + actors), (False, own)) if charges.fits(servers)]
+        if True in growths:
+            for share in (1.0, LOADED) if own else (0.0,):
+                rows += [(own, share, True, False, False), (own, share, True, False, True)]
+        rows += [(own, share, grows, True, True) for share in ((*STARTS, LOADED) if own else (0.0,)) for grows in growths]
+    servers, shares, grows, streams, overlaps = (
+        np.tile(column, len(generation_s)) for column in map(np.array, zip(*rows, strict=True))
+    )
     until_s = np.repeat(generation_s, len(rows))
-    servers, shares, (grows, streams, overlaps) = columns[0].astype(np.int64), columns[1], columns[2:].astype(bool)
     found = charged(servers, until_s, grows, streams, overlaps, np.full(len(servers), actors), charges)
     return replace(found, from_s=np.where(np.isnan(shares), np.maximum(0.0, until_s - found.load_s), shares * until_s))

@@ -14,11 +14,10 @@ A response that gets less than its missing context is given a chunk and continue
 feeds the last missing token also generates its first token. A response with a complete KV cache is fed one token. So at most
 one response of the batch, the youngest, is half computed, and the budget, which is at least the slots, always advances it.
 
-There are three loops, by what binds. Nothing: all responses join at once. Slots alone, as memory is reserved and holds any full
-batch: a response joins when another one leaves. Slots and memory: the same with tokens counted. Where memory is not reserved
-but counted as it grows, responses are evicted, and a loop goes from event to event. It could do the reserved case as well, but
-one pass over the responses is 2 to 3 times as fast. With one loop for slots and reserved memory in place of both, a simulated
-engine takes 1.75 times the CPU, and a step without moves 1.15 (``executor_speed.py --only simulated --rules none``).
+There are four loops, by what binds. Nothing: all responses join at once. Slots alone, as memory is reserved and holds any full
+batch: a response joins when another one leaves. Slots and memory: the same with tokens counted. Memory that is not reserved but
+counted as it grows: responses are evicted, and the loop goes from event to event. The last one covers reserved memory as well,
+but the pass over the responses is 2 to 3 times as fast. Why slots alone have a loop of their own: docs/decisions/not_kept.md.
 """
 
 from __future__ import annotations

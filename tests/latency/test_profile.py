@@ -91,6 +91,13 @@ def test_a_profile_from_before_changes_were_measured_charges_nothing_for_them(tm
     for name in ("per_join_s", "per_end_s"):
         del profile["prefill"][name]
     assert load_profile(save_profile(tmp_path / "old.json", profile)).join_s == 0
+    for wrong in (None, 3.0):
+        (tmp_path / "wrong.json").write_text(json.dumps(profile | {"prefill": wrong}))
+        with refused(ProfileError, "the field prefill"):
+            load_profile(tmp_path / "wrong.json")
+    (tmp_path / "wrong.json").write_text(json.dumps({name: value for name, value in profile.items() if name != "prefill"}))
+    with refused(ProfileError, "the field prefill"):
+        load_profile(tmp_path / "wrong.json")
     with refused(ProfileError, "prefill.per_end_s"):
         save_profile(tmp_path / "wrong.json", profile | {"prefill": profile["prefill"] | {"per_end_s": -1}})
 

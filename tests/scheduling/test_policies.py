@@ -143,6 +143,19 @@ def test_rlhfless_keeps_its_least_actors_and_can_switch_the_cut_off():
     assert make_policy("rlhfless", tau=1.0).plan(*given(log_normal_workload())).rule is None
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"name": 3}, "policy is 3"), ({"name": None}, "policy is None"), ({"tau": "x"}, "tau is 'x'"),
+        ({"static_actors": "2"}, "static_actors is '2'"), ({"static_actors": 1.5}, "static_actors is 1.5"),
+        ({"hold": "x"}, "hold is 'x'"),
+    ],
+)  # fmt: skip
+def test_parameters_of_another_type_are_refused_in_one_sentence(given, named):
+    with refused(PolicyError, named):
+        make_policy(**{"name": "static", **given})
+
+
 def test_unknown_names_are_refused_with_the_known_ones():
     with refused(PolicyError, "'greedy'"):
         make_policy("greedy")

@@ -20,7 +20,7 @@ from rlhfless.simulate.whole_steps.sized_step import SizedStep
 from solver.model.step_levers import CONSOLIDATION, lever_bits, levers_of_bits
 from solver.model.workload import FloatArray, IntArray
 from solver.step.choose import StepChoice, StepTable, dearer_by, kept
-from solver.step.learners import Learners, learners_beside, server_counts, servers_per_block
+from solver.step.learners import Learners, learners_beside, servers_per_block
 from solver.step.pair_timing import StepItems, pair_totals
 
 BLOCKS = 48  # items of a coarse timing, at most
@@ -127,8 +127,8 @@ class _Pairs:
         makespans_s = np.array([one.makespan_s for one in generations])
         learners, of, first = [], [], 0
         for actors, several in groupby(len(one.plan.actors) for one in generations):
-            count, own = len(list(several)), (0, *server_counts(size.servers - actors))
-            beside = learners_beside(actors, own, makespans_s[first : first + count], size.token_work.charges)
+            count = len(list(several))
+            beside = learners_beside(actors, size.servers, makespans_s[first : first + count], size.token_work.charges)
             learners.append(beside)
             of.append(np.repeat(np.arange(first, first + count), len(beside) // count))
             first += count

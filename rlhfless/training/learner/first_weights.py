@@ -8,9 +8,9 @@ processes may be on other machines.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.errors import InputError
+from rlhfless.errors import InputError, reason
 from rlhfless.training import missing_torch
 
 try:
@@ -33,6 +33,7 @@ except ImportError as error:
 
 from rlhfless.system.model_folders import NO_CODE
 from rlhfless.training.algorithms.ranks import Ranks, scatter
+from rlhfless.training.config import LearnerError
 
 FORMAT = np.dtype(np.float32)
 
@@ -69,13 +70,23 @@ class SharedWeights:
         half-way leaves the file as it was.
 
         Raises:
-            OSError: there is no room.
+            LearnerError: there is no room, or the folder cannot be written to.
         """
-        new = f"{self.path}.new"
-        with open(new, "wb") as file:
-            for tensor in tensors:
-                file.write(np.ascontiguousarray(tensor.to("cpu", torch.float32).numpy()).data)
-        os.replace(new, self.path)
+        new = Path(f"{self.path}.new")
+        try:
+            with new.open("wb") as file:
+                for tensor in tensors:
+                    file.write(np.ascontiguousarray(tensor.to("cpu", torch.float32).numpy()).data)
+            new.replace(self.path)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                new.unlink()
+            if isinstance(error, OSError):
+                raise LearnerError(
+                    f"{new}: the new weights cannot be written ({reason(error)}); make room there or take learner_processes 1, "
+                    "and resume the run"
+                ) from error
+            raise
 
     def into(self, model: Any) -> None:
         """Map the file into a model's parameters, on the CPU, without a copy. A change of a parameter stays in this process."""

@@ -129,6 +129,8 @@ class LearnerProcesses:
         self._board = SharedWeights.of(model, self._folder.path / "weights")
         model.to("cpu")
         self._board.into(model)
+        if device == "cuda":
+            torch.cuda.empty_cache()  # the first process needs it
         # processes that start anew need the first weights again, for a reference; without one a checkpoint has all of them
         self._first = SharedWeights.of(model, self._folder.path / "first") if options.get("kl_coef") else self._board
         self._group: WorkerGroup | RayRanks = WorkerGroup("learner", heartbeat_timeout_s)

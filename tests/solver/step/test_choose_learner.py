@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from solver.model.objective import Objective
 from solver.step.charges import Charges
 from solver.step.choose_learner import choose_learner
 from solver.step.follow import follow
-from solver.step.work import Learner, StepWork, TokenWork
+from solver.step.work import BESIDE_DECODING, Learner, StepWork, TokenWork
 
 LATENCY = LatencyModel("tests", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
 PROMPTS, SAMPLES = 8, 4
@@ -36,22 +37,23 @@ def planned(problem: PlanningProblem) -> solver.Plan:
 
 
 def test_a_candidate_is_the_step_that_follow_makes_of_its_groups() -> None:
-    """Groups are items; servers of two GPUs lose a share of speed at each doubling of the learner."""
+    """Groups are items; four servers of two GPUs lose a share of speed at each of two doublings."""
     problem = problem_of(actors=2, size=2)
     plan, work = planned(problem), TokenWork(1e-4, 2e-4, charges=Charges.by_formula(4, 1, 0.2, 0.3))
     learner = choose_learner(plan, problem, work, servers=[0, 2])
     done = np.array([solver.evaluate(plan, problem).done_s]).ravel()
-    first = learner.candidates[0].learner
-    assert first == Learner(2, first.from_s)
-    assert first.from_s == pytest.approx(done.max())
-    tokens = np.bincount(problem.workload.prompt_of, 10 + problem.workload.response_tokens)
-    charges = Charges((1.0,) * 4, (0.0,) * 4, (0.3,) * 4)
-    streams = [one for one in learner.candidates if one.learner.streams]
-    assert {one.learner.own for one in streams} == {0, 2}
-    for one in streams:
-        seconds = tokens * 3e-4 / 0.8 ** np.log2(one.learner.servers(2))
-        items = StepWork([0.0] * PROMPTS, seconds, range(PROMPTS), gpus_per_actor=2, charges=charges)
-        schedule = follow(completions(plan, problem), done, items, one.learner)
+    assert learner.candidates[0].learner == Learner(overlaps=True)
+    grown = [one for one in learner.candidates if one.learner.own == 2 and one.learner.grows and one.learner.streams]
+    assert grown
+    for one in grown:
+        tokens = np.bincount(problem.workload.prompt_of, 10 + problem.workload.response_tokens)
+        seconds, sizes = tokens * 3e-4 / 0.8**2, 4
+        charges = Charges((1.0,) * sizes, (0.0,) * sizes, (0.3,) * sizes)
+        schedule = follow(
+            completions(plan, problem), done,
+            StepWork([0.0] * PROMPTS, seconds, range(PROMPTS), gpus_per_actor=2, charges=charges),
+            replace(BESIDE_DECODING, own=2, from_s=one.learner.from_s),
+        )  # fmt: skip
         assert one.time_s == pytest.approx(schedule.step_s)
         assert one.gpu_seconds == pytest.approx(2 * done.sum() + schedule.gpu_s)
 
@@ -93,10 +95,12 @@ def test_no_gpus_idle_beside_a_small_learner_where_learning_takes_longest() -> N
     """Time counts, and learning takes ten times generation: whatever is chosen learns on the GPUs of all actors, too."""
     problem = problem_of(1.0)
     plan = planned(problem)
-    learner = choose_learner(plan, problem, TokenWork(0.0, 2e-2, unlock="response"), servers=[0, 1])
-    assert learner.chosen.learner.grows
-    alone = [one for one in learner.candidates if one.learner.own == 1 and not one.learner.grows]
-    assert all(learner.chosen.time_s < 0.5 * one.time_s for one in alone)
+    work = TokenWork(0.0, 2e-2, unlock="response")
+    chosen = choose_learner(plan, problem, work, servers=[0, 1]).chosen
+    alone = choose_learner(plan, problem, work, servers=[1], released=False).chosen
+    assert chosen.learner.grows
+    assert not alone.learner.grows
+    assert chosen.time_s < 0.5 * alone.time_s
 
 
 def test_a_learner_may_always_have_gpus_of_its_own_and_never_freed_ones() -> None:
@@ -131,7 +135,7 @@ def test_sizes_that_charges_do_not_allow_are_no_candidates() -> None:
     of_size = tuple(math.inf if servers in (1, 2, 5) else 1.0 for servers in range(1, 7))
     work = TokenWork(0.0, 1e-3, charges=Charges(of_size, (0.0,) * 6, (0.0,) * 6))
     found = choose_learner(planned(problem), problem, work).candidates
-    assert {one.learner.servers(4) for one in found} <= {3, 4, 6}
+    assert {one.learner.servers(4) for one in found} <= {4, 6}
     with refused(PlanningError, "no learner", "charges"):
         choose_learner(planned(problem), problem, work, servers=[1, 2], released=False)
 

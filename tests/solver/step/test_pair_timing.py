@@ -101,7 +101,7 @@ def test_learners_that_are_tried_fit_and_begin_with_all_servers_after_generation
     slower = tuple(1.0 if one else float("inf") for one in possible)
     charges = Charges(slower, (0.0,) * servers, (0.5,) * servers)
     generation_s = np.array([4.0, 0.3])
-    found = learners_beside(actors, (0, *server_counts(servers - actors)), generation_s, charges)
+    found = learners_beside(actors, servers, generation_s, charges)
     each = len(found) // 2
     left = servers - actors
     assert (found.own[0], found.from_s[0], found.servers[0]) == (left, 4.0 if left else 0.0, servers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ from rlhfless.training import worker_group  # noqa: E402
 from rlhfless.training.algorithms.batch import Batch  # noqa: E402
 from rlhfless.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from rlhfless.training.config import LearnerError, TrainError  # noqa: E402
+from rlhfless.training.learner.first_weights import SharedWeights  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
 from rlhfless.training.learner.process_group import LearnerProcesses, make_learner  # noqa: E402
 from rlhfless.training.loop import Trainer, train  # noqa: E402
@@ -260,13 +262,36 @@ def test_the_trainers_model_has_no_weights_of_its_own_and_a_failed_step_leaves_t
             4 * sum(p.numel() for p in model.parameters())
         ]
         shared.with_name("weights.new").mkdir()  # in which no process can write
-        with refused(OSError, "weights.new"):
+        with refused(LearnerError, "weights.new"):
             learner.learn(noise_batch(small_model(), seed=1))
         assert all(torch.equal(p, q) for p, q in zip(model.parameters(), learned, strict=True))
     finally:
         learner.close()
     model.save_pretrained(tmp_path)
     assert set(load_file(tmp_path / "model.safetensors")) <= set(model.state_dict())
+
+
+def test_weights_that_cannot_be_replaced_as_a_whole_stay_as_they_were(tmp_path: Path) -> None:
+    """A full disk, which ends a write half-way, and an interrupt; nothing is left of the attempt."""
+    shared = SharedWeights.of(small_model(), tmp_path / "weights")
+    before = (tmp_path / "weights").read_bytes()
+
+    def interrupted() -> Iterator[torch.Tensor]:
+        yield torch.zeros(1000)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shared.replace(interrupted())
+    limit, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limit[1]))
+    try:
+        with refused(LearnerError, "weights.new", "learner_processes 1"):
+            shared.replace(torch.zeros(1 << 14) for _ in range(4))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert (tmp_path / "weights").read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["weights"]
 
 
 @pytest.mark.nightly
