@@ -48,7 +48,9 @@ class WholeStepChoice:
     """The chosen plan of a whole step.
 
     Attributes:
-        plan: that was chosen. times_s, gpu_s: (S,) expected in each scenario.
+        plan: that was chosen.
+        times_s, gpu_s: (S,) expected in each scenario. They are exact where the plan consolidates or is planned by parts, else
+            by pair timing (``solver.step.pair_timing``), which prepares a response right before it is learned from.
         saves: lever to the share that it is expected to save, measured on held-out scenarios; NaN where only with it the plan
             keeps the limit (``StepChoice``).
         without: lever to the best plan without it.
