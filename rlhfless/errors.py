@@ -53,7 +53,7 @@ class MissingExtra(UserError, ImportError):
 
 EXTRAS = {
     "notebook": ("jupyterlab", "ipywidgets", "anywidget", "nbclient", "nbformat", "papermill"),
-    "torch": ("torch", "transformers", "safetensors"),
+    "torch": ("torch", "transformers", "safetensors", "accelerate"),
     "logs": ("tokenizers",),
     "vllm": ("vllm",),
     "ray": ("ray",),

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 CELLS = f"""
 import time
 from rlhfless.trace import read_trace
-from rlhfless.training.algorithms import grpo
+from rlhfless.training.algorithms import policy_gradient
 from rlhfless.training.loop import Trainer
 
 recorded = read_trace({str(ROOT / "data/traces/arithmetic-grpo")!r})
@@ -26,7 +26,7 @@ trainer = Trainer.continue_from(
     recorded, {str(ROOT / "data/models/arithmetic-grpo")!r}, steps=recorded.steps[-1] + 4,
     rollout={{"prompts_per_step": 4, "samples_per_prompt": 2}}, progress=False
 )
-update = grpo.clip_and_step
+update = policy_gradient.clip_and_step
 
 def slow(*given):  # the learner of a large model
     while not Path("learns").exists():
@@ -36,7 +36,7 @@ def slow(*given):  # the learner of a large model
         pass
     return update(*given)
 
-grpo.clip_and_step = slow
+policy_gradient.clip_and_step = slow
 """
 FITS = """(pane) => { const figure = document.querySelector(pane);
   return figure.querySelector(".gtitle").getBoundingClientRect().right <= figure.getBoundingClientRect().right; }"""

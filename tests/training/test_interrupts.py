@@ -17,7 +17,7 @@ from training_samples import config, variety
 
 from rlhfless.trace import read_trace
 from rlhfless.training import checkpoint, loop, preparation, responses, run_state, step_learning
-from rlhfless.training.algorithms import grpo
+from rlhfless.training.algorithms import policy_gradient
 from rlhfless.training.learner import learner
 from rlhfless.training.loop import Trainer
 from rlhfless.training.run_state import RunState
@@ -26,9 +26,9 @@ from rlhfless.training.tasks.arithmetic import ArithmeticTask
 Start: TypeAlias = Callable[..., Trainer]
 STEPS = 3
 PACKAGE = Path(run_state.__file__).parents[1]
-FILES = {module.__file__ for module in (checkpoint, grpo, learner, loop, preparation, responses, run_state, step_learning)} | {
-    str(PACKAGE / "trace" / f"{name}.py") for name in ("io", "storage", "writer")
-}
+FILES = {
+    module.__file__ for module in (checkpoint, policy_gradient, learner, loop, preparation, responses, run_state, step_learning)
+} | {str(PACKAGE / "trace" / f"{name}.py") for name in ("io", "storage", "writer")}
 """Where interrupts come: between any two lines of these."""
 
 

@@ -18,7 +18,7 @@ from rlhfless.executor.distributed import backend
 from rlhfless.executor.step.progress import StepProgress
 from rlhfless.trace import read_trace, step_metrics
 from rlhfless.trace.metrics.growing_step import StepSoFar
-from rlhfless.training.algorithms import grpo
+from rlhfless.training.algorithms import policy_gradient
 from rlhfless.training.algorithms.passes import Passes
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.loop import Trainer
@@ -205,14 +205,14 @@ def test_the_cost_of_training_is_the_traces_or_unknown(profile: str, model: Path
 
 def hold_update(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
     """Let the optimizer's step wait for the second event, after all passes, and set the first one when it begins."""
-    update, begins, opened = grpo.clip_and_step, threading.Event(), threading.Event()
+    update, begins, opened = policy_gradient.clip_and_step, threading.Event(), threading.Event()
 
     def held(*given: Any) -> float:
         begins.set()
         assert opened.wait(300)
         return update(*given)
 
-    monkeypatch.setattr(grpo, "clip_and_step", held)
+    monkeypatch.setattr(policy_gradient, "clip_and_step", held)
     return begins, opened
 
 
