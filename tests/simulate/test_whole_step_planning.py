@@ -17,7 +17,7 @@ from rlhfless.scheduling.assignments import Spread
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.simulate import LoggedStep, SimulationConfig, WholeStep, logged_steps
-from rlhfless.simulate.whole_steps import generations, step_part
+from rlhfless.simulate.whole_steps import generations, sized_step, step_part
 from rlhfless.simulate.whole_steps.assignments import RANDOM, Assignment
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates
 from rlhfless.simulate.whole_steps.generated import executed, requests_of
@@ -170,6 +170,19 @@ def test_a_plan_of_a_part_takes_on_the_whole_step_what_it_says(nodes: int, weigh
     runs = [executed(plan, requests_of(case), size.setting) for case in size.cases]
     totals = [run.step_totals(work, choice.plan.learner) for run, work in zip(runs, size.works, strict=True)]
     assert np.mean(totals, axis=0) == pytest.approx([choice.time_s, choice.gpu_seconds], rel=0.03)
+
+
+@pytest.mark.parametrize(("checked", "followed"), [(1, 1), (192, 1), (193, 2), (600, 4), (10**6, 8)])
+def test_a_plan_is_followed_on_as_many_scenarios_as_have_about_so_many_responses(
+    checked: int, followed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On those it takes there what a plan that is followed on all scenarios does."""
+    size = logged_step(192, "l40s-qwen2.5-3b-tp2").own
+    generation, learner = size.generations(None).of(Assignment(RANDOM, 3)), Learner()
+    every = size.followed(generation, learner)
+    assert len(every) == len(size.cases) == 8
+    monkeypatch.setattr(sized_step, "CHECKED_RESPONSES", checked)
+    np.testing.assert_array_equal(size.followed(generation, learner), every[:followed])
 
 
 @given(st.integers(4, 60), st.integers(2, 30), st.integers(0, 10**6))

@@ -115,6 +115,22 @@ def test_a_learner_may_always_have_gpus_of_its_own_and_never_freed_ones() -> Non
     assert own.chosen.value <= alone.chosen.value + 1e-9 or own.chosen.time_s < alone.chosen.time_s
 
 
+@pytest.mark.parametrize("unit", [2.0**-12, 2.0**-6, 2.0**6])
+def test_a_step_in_another_unit_of_time_has_the_same_candidates(unit: float) -> None:
+    """All times are multiplied by a power of two, so nothing is rounded. With the smallest the step takes milliseconds."""
+    problem = problem_of(scenarios=3)
+    latency = replace(LATENCY, base_s=unit * LATENCY.base_s, per_response_s=unit * LATENCY.per_response_s)
+    other = PlanningProblem(problem.workload, problem.cluster, latency, problem.objective)
+    found = choose_learner(planned(problem), problem, TokenWork(0.0, 3e-4))
+    scaled = choose_learner(planned(other), other, TokenWork(0.0, unit * 3e-4))
+    assert max(one.learner.from_s for one in found.candidates) > 0
+    assert [one.learner for one in scaled.candidates] == [
+        replace(one.learner, from_s=unit * one.learner.from_s) for one in found.candidates
+    ]
+    assert scaled.chosen.time_s == pytest.approx(unit * found.chosen.time_s)
+    assert scaled.chosen.gpu_seconds == pytest.approx(unit * found.chosen.gpu_seconds)
+
+
 def test_loading_and_loss_cost_time() -> None:
     problem = problem_of()
     plan = planned(problem)

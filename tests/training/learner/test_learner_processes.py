@@ -34,7 +34,7 @@ from rlhfless.training import worker_group  # noqa: E402
 from rlhfless.training.algorithms.batch import Batch  # noqa: E402
 from rlhfless.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from rlhfless.training.config import LearnerError, TrainError  # noqa: E402
-from rlhfless.training.learner.first_weights import SharedWeights  # noqa: E402
+from rlhfless.training.learner.first_weights import SharedWeights, empty_model  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
 from rlhfless.training.learner.process_group import LearnerProcesses, make_learner  # noqa: E402
 from rlhfless.training.loop import Trainer, train  # noqa: E402
@@ -269,6 +269,17 @@ def test_the_trainers_model_has_no_weights_of_its_own_and_a_failed_step_leaves_t
         learner.close()
     model.save_pretrained(tmp_path)
     assert set(load_file(tmp_path / "model.safetensors")) <= set(model.state_dict())
+
+
+def test_a_model_without_memory_for_weights_has_their_shapes_and_all_of_its_buffers() -> None:
+    model = small_model()
+    empty = empty_model(model.config)
+    assert {weight.device.type for weight in empty.parameters()} == {"meta"}
+    assert {name: weight.shape for name, weight in empty.named_parameters()} == {
+        name: weight.shape for name, weight in model.named_parameters()
+    }
+    torch.testing.assert_close(dict(empty.named_buffers()), dict(model.named_buffers()), atol=0, rtol=0)
+    assert dict(empty.named_buffers()), "rotary embeddings have frequencies"
 
 
 def test_weights_that_cannot_be_replaced_as_a_whole_stay_as_they_were(tmp_path: Path) -> None:
