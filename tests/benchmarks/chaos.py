@@ -121,7 +121,7 @@ def chaos(
         def quietly(plan: Plan, requests: list[Request], learner: CountingLearner | None) -> StepRecord:
             """With every process up before: what starts in a disturbed step is due to its signals."""
             everywhere, _ = step_of(0, limit, "static", actors)
-            while len(processes._idle) < actors:
+            while len(processes.idle) < actors:
                 run(everywhere, [replace(r, target_tokens=1) for r in step_of(0, limit, "static", actors)[1]])
             return run(plan, requests, learner)
 

@@ -182,7 +182,7 @@ def note_records(pool: RayPool, patch: pytest.MonkeyPatch) -> None:
     made = actor_pool.StepActors
 
     def crew(*given: Any) -> Any:
-        pool.record = given[4]  # type: ignore[attr-defined]
+        pool.record = given[2]  # type: ignore[attr-defined]
         return made(*given)
 
     patch.setattr(actor_pool, "StepActors", crew)

@@ -15,6 +15,7 @@ from scripted_world import Actor, Copying, Inbox, World
 from rlhfless.executor import ProcessPool
 from rlhfless.executor.distributed.local.pool import Process
 from rlhfless.executor.distributed.messages import Prewarm
+from rlhfless.executor.distributed.transport import ActorPlacement
 from rlhfless.executor.distributed.worker import worker
 from rlhfless.system.child import Ready
 
@@ -47,15 +48,14 @@ class LocalProcess(Actor):
 
 
 def watch(pool: Any, world: World) -> None:
-    """The world does what the thread of a pool's warm pool does, whenever nobody has their lock."""
-    idle = pool._idle
-    idle.watched = False
+    """The world does what a pool's thread does, whenever nobody has its lock."""
+    pool.watched = False
 
     def act() -> float:
-        if idle.lock._is_owned() or math.isnan(pool._origin_s):
+        if pool.lock._is_owned() or math.isnan(pool._origin_s):
             return math.inf
-        with idle.lock:
-            return float(idle.act() + pool._origin_s) + 1e-9  # not a rounding too early
+        with pool.lock:
+            return float(pool.act() + pool._origin_s) + 1e-9  # not a rounding too early
 
     world.acts.append(act)
 
@@ -69,13 +69,16 @@ class LocalPool(ProcessPool):
         self.inbox = _Heard(world)  # type: ignore[assignment]
         watch(self, world)
 
-    def _spawn(self, device: str, prewarm: Prewarm | None) -> Process:
-        return _Handle(LocalProcess(self.world, device, self.side_name, prewarm))  # type: ignore[return-value]
+    def spawn(self, place: ActorPlacement, prewarm: Prewarm | None = None) -> Process:
+        """See ``Transport``."""
+        process = _Handle(LocalProcess(self.world, self.device_of(place.gpu_ids), self.side_name, prewarm))
+        self._all.append(process)  # type: ignore[arg-type]
+        return process  # type: ignore[return-value]
 
     @property
     def waiting(self) -> list[Actor]:
         """Actors that live without work."""
-        return [handle.actor for handle in self._idle.actors]  # type: ignore[attr-defined]
+        return [handle.actor for handle in self.idle.values()]  # type: ignore[attr-defined]
 
     @property
     def memory(self) -> list[str]:

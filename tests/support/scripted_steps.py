@@ -80,7 +80,7 @@ class Stage:
             except (StepFailed, KeyboardInterrupt) as error:
                 self.records.append(StepFailed.of(error).record)
                 self.check(self.records[-1], asked, engines)
-                assert not self.pool._idle.actors, "whatever ends a step early ends every actor"
+                assert not self.pool.idle, "whatever ends a step early ends every actor"
                 assert not self.alive
                 raise
             finally:
@@ -117,7 +117,7 @@ class Stage:
     @property
     def waiting(self) -> list[Actor]:
         """Those that the pool has kept."""
-        idle = self.pool._idle.actors
+        idle = self.pool.idle.values()
         return [one.actor if self.pool_kind == "local" else one._handle.actor for one in idle]
 
     def check(self, record: StepRecord, asked: Sequence[Request], engines: ScriptedEngines) -> None:

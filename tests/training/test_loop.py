@@ -201,7 +201,7 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
                         parameter += 0.1 * torch.randn_like(parameter)
             if killing and done.step == 0:
                 assert trainer.actor_pool is not None
-                trainer.actor_pool._idle.actors[0].kill()
+                next(iter(trainer.actor_pool.idle.values())).kill()
 
         with Trainer(options, tmp_path / name, model=model, progress=False) as trainer:
             for done in trainer:

@@ -39,8 +39,8 @@ def test_an_actor_is_there_before_its_step(tmp_path: Path, model: Path) -> None:
         started = max(span["end_s"] for span in trainer.step().record.spans if span["phase"] == "start")
         time.sleep(3 * started + 5)
         trainer.step()
-        assert not pool._idle.actors
-        until(lambda: [a for a in pool._idle.actors if pool.up_s(a) is not None], "actors were started ahead", 600.0)
+        assert not pool.idle
+        until(lambda: [a for a in pool.idle.values() if pool.up_s(a) is not None], "actors were started ahead", 600.0)
         trainer.step()
     trace = read_trace(tmp_path / "run")
     warm = trace.events[trace.events["name"] == "prewarm"]

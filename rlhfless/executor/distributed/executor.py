@@ -36,7 +36,7 @@ class WallStep:
         options, wall: how it is executed.
 
     Attributes:
-        step: its state; work: its work items; failures: how it goes on without lost actors.
+        step: its state; work: its work items; failures: how it goes on without lost actors; step_actors: as given.
 
     Raises:
         PlanningError: a kind has no latency model, or a response does not name the prompt that the plan shares; nothing was
@@ -55,7 +55,7 @@ class WallStep:
         check_gpus(plan, options.cluster)
         check_work(options.work, plan, len(requests), phase_items(options.phases, options.cluster))
         self.record, self.step = record, RunningStep[RemoteActorState](plan, requests, record, options)
-        self._orders = ActorOrders(self.step, step_actors, wall)
+        self.step_actors, self._orders = step_actors, ActorOrders(self.step, step_actors, wall)
         self.work = PoolWork(self.step, self._orders)
         backend, observer = PoolBackend(self.step, self._orders, self.work), ReportObserver(self.step, self._orders)
         dispatcher = Dispatcher(self.step, backend)
@@ -72,6 +72,14 @@ class WallStep:
     def cold_start_s(self) -> float:
         """Return the longest cold start that was measured, in earlier steps or in this one."""
         return self._backend.cold_start_s
+
+    def wants(self, gpu_ids: Sequence[int]) -> bool:
+        """Return whether a work item could run now on the GPUs of an actor that closes, if its process stayed."""
+        return self.work.wants(gpu_ids)
+
+    def will_use(self, gpu_ids: Sequence[int]) -> bool:
+        """Return whether the step is going to start an actor on exactly these GPUs, or to run work items on them."""
+        return self._orders.starts_later(gpu_ids) or self.work.will_use(gpu_ids)
 
     @property
     def requests(self) -> Requests:

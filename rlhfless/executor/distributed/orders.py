@@ -150,6 +150,10 @@ class ActorOrders:
         while self.later and self.later[-1].start_s <= now_s:
             self.start([self.later.pop()])
 
+    def starts_later(self, gpu_ids: Sequence[int]) -> bool:
+        """Return whether an actor of the plan whose time has not come has exactly these GPUs."""
+        return any(actor.plan.gpu_ids == gpu_ids for actor in self.later)
+
     # --- giving and taking --------------------------------------------------------------------------------------------
 
     def send(self, receiver: RemoteActorState, requests: list[Request]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic
 
 import numpy as np
 
@@ -21,96 +21,27 @@ from rlhfless.executor.distributed.messages import (
     StartStep,
     StartWork,
 )
+from rlhfless.executor.distributed.transport import ActorHandle, ActorPlacement, Transport
 from rlhfless.executor.step.record import StepRecord
-from solver.model.plan import ActorPlan
-
-Handle = TypeVar("Handle")
 
 
-class Transport(Protocol[Handle]):
-    """What carries orders to actors and reports from them: processes of this machine, or Ray."""
-
-    def now_s(self) -> float:
-        """Return the seconds since the run's start."""
-        ...
-
-    def new_name(self) -> str:
-        """Return a new name for a block of the step."""
-        ...
-
-    def put(self, name: str, obj: Any) -> Block:
-        """Store an object for actors under this name until the step is over.
-
-        Raises:
-            NoRoom: there is no memory for it.
-        """
-        ...
-
-    def remote_form(self, engines: Any) -> Any:
-        """Return the engine factory in the form that actors receive."""
-        ...
-
-    def send(self, actor: Handle, order: Order, version: int) -> None:
-        """Send an order for this version of the weights. If the actor is dead, the call does nothing: ``listen`` reports it."""
-        ...
-
-    def listen(self, actors: Collection[Handle], timeout_s: float | None) -> list[tuple[Handle, ActorReport | ActorLost]]:
-        """Return messages of these actors, in order; waits for one, at most ``timeout_s`` (None: for ever).
-
-        For an actor that died, failed or was killed, ``ActorLost`` follows everything that it reported before.
-        """
-        ...
-
-    def kill(self, actor: Handle, *, at_once: bool = False) -> None:
-        """Kill an actor, without waiting for its end. What it stored for others stays, unless ``at_once``."""
-        ...
-
-    def end_all(self, actors: Sequence[Handle]) -> None:
-        """Kill actors, all at once; their GPUs are free when this returns."""
-        ...
-
-    def pid(self, actor: Handle) -> int | None:
-        """Return the id of an actor's process; None where it is unknown, or the process has ended."""
-        ...
-
-    def cpu_s(self, actor: Handle) -> float | None:
-        """Return the processor seconds that an actor's process has used; None where that is not known here."""
-        ...
-
-    def ready_event(self, actor: Handle) -> Mapping[str, Any] | None:
-        """Return what the trace says of an actor that is ready, beside its weights' version; None: nothing."""
-        ...
-
-
-class StepActors(Generic[Handle]):
+class StepActors(Generic[ActorHandle]):
     """The actors of one step, and the clock that they share.
 
     Args:
-        take: returns the actor for an order, a waiting or a new one. keeps: whether an actor without work stays alive.
         engines: a factory with the step's weights. origin_s: the run's start on this machine's monotonic clock.
 
     Attributes:
         used: all actors that the step ever had.
-        finished: those that stay alive without work, with their plan and when they finished it.
         weights: the block of its engine factory; None before an actor was started.
     """
 
-    def __init__(
-        self,
-        transport: Transport[Handle],
-        take: Callable[[Started], Handle],
-        keeps: Callable[[ActorPlan], bool],
-        engines: Any,
-        record: StepRecord,
-        origin_s: float,
-    ) -> None:
-        self._transport, self._take, self._keeps = transport, take, keeps
-        self._engines, self._record, self._origin_s = engines, record, origin_s
-        self.used: list[Handle] = []
-        self.finished: list[tuple[Started, Handle, float]] = []
+    def __init__(self, transport: Transport[ActorHandle], engines: Any, record: StepRecord, origin_s: float) -> None:
+        self._transport, self._engines, self._record, self._origin_s = transport, engines, record, origin_s
+        self.used: list[ActorHandle] = []
         self.weights: Block | None = None
-        self._members: dict[Handle, Started] = {}
-        self._closed: dict[Handle, ActorReport] = {}  # killed: what to report once it is gone
+        self._members: dict[ActorHandle, Started] = {}
+        self._closed: dict[ActorHandle, ActorReport] = {}  # killed: what to report once it is gone
         self.now_s, self.new_name = transport.now_s, transport.new_name
 
     @property
@@ -121,10 +52,10 @@ class StepActors(Generic[Handle]):
 
     @property
     def warm(self) -> set[tuple[int, ...]]:
-        """Return the GPUs of actors that have finished their part of the step and wait: another actor there starts at once."""
-        return {order.plan.gpu_ids for order, _, _ in self.finished}
+        """Return the GPUs of actors without work: another actor there starts at once."""
+        return {place.gpu_ids for place in self._transport.idle}
 
-    def start(self, orders: Sequence[StartActor]) -> list[SentActor[Handle]]:
+    def start(self, orders: Sequence[StartActor]) -> list[SentActor[ActorHandle]]:
         """Start actors, all at once; called again for those that start later, each with an index that was never used. The
         weights are stored meanwhile, once for the whole step.
         """
@@ -135,14 +66,14 @@ class StepActors(Generic[Handle]):
             actor.send(StartStep(self._origin_s, self.weights, order.latency, order.admission, order.weights_version))
         return actors
 
-    def start_server(self, order: StartServer) -> SentActor[Handle]:
+    def start_server(self, order: StartServer) -> SentActor[ActorHandle]:
         """Start a server of work; its first report says when it was ready."""
         actor = self._join(order)
         actor.send(StartWork(self._origin_s, order.weights_version))
         return actor
 
-    def _join(self, order: Started) -> SentActor[Handle]:
-        actor = self._take(order)
+    def _join(self, order: Started) -> SentActor[ActorHandle]:
+        actor = self._transport.get(ActorPlacement.of(order.plan))
         self.used.append(actor)
         self._members[actor] = order
         return SentActor(self._transport, actor, order.weights_version)
@@ -177,11 +108,11 @@ class StepActors(Generic[Handle]):
                 if (event := self._transport.ready_event(actor)) is not None:
                     self._record.event(self.now_s(), "ready", order.holder, weights_version=message.weights_version, **event)
             elif message.closed:
-                if order.short_of_memory or not self._keeps(order.plan):
+                if order.short_of_memory or not self._transport.keep(order, actor, message.time_s):
                     self._closed[actor] = message
                     self._transport.kill(actor)
                     continue
-                self.finished.append((self._members.pop(actor), actor, message.time_s))
+                del self._members[actor]
             reports.append((order.index, message))
         return reports
 
@@ -194,16 +125,16 @@ class StepActors(Generic[Handle]):
 
     def remove_dead(self) -> None:
         """Wait until abandoned actors have ended, once the step is over."""
-        living = {actor for _, actor, _ in self.finished}
-        self._transport.end_all([actor for actor in self.used if actor not in living and actor not in self._members])
+        living = {*self._members, *self._transport.idle.values()}
+        self._transport.end_all([actor for actor in self.used if actor not in living])
 
 
 @dataclass(frozen=True)
-class SentActor(Generic[Handle]):
+class SentActor(Generic[ActorHandle]):
     """One actor of a step; see ``RemoteActor``."""
 
-    transport: Transport[Handle]
-    actor: Handle
+    transport: Transport[ActorHandle]
+    actor: ActorHandle
     version: int
 
     @property

@@ -79,6 +79,11 @@ class PoolWork:
         ids = frozenset(gpu_ids)
         return any(self.ready.any(s.gpus) and s.remote is None and s.ids == ids and not s.here for s in self.servers)
 
+    def will_use(self, gpu_ids: Sequence[int]) -> bool:
+        """Return whether items have not begun that may run on exactly these GPUs."""
+        ids = frozenset(gpu_ids)
+        return any(self.ready.unstarted[s.gpus] and s.ids == ids and not s.here for s in self.servers)
+
     def next_time_s(self) -> float:
         """Return when something is due without a report: an item's time, or that a process counts as lost."""
         now_s = self.orders.step_actors.now_s()

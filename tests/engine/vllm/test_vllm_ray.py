@@ -155,7 +155,7 @@ def test_vllm_runs_before_the_step_of_an_actor_that_is_started_ahead(nodes: Any,
         puts.then = lambda: shutil.rmtree(engines.weights)
         engines = factory_of(write_weights(model_of(3), tmp_path, 0), 0)
         cold = pool.run_step(plan, wanted, engines, LATENCY, cluster)
-        until(lambda: [pool.up_s(a) is not None for a in pool._idle.actors] == [True], "vLLM runs", 300.0)
+        until(lambda: [pool.up_s(a) is not None for a in pool.idle.values()] == [True], "vLLM runs", 300.0)
         pool.finalise_allocations(cold)
         assert start_s(cold, "warm-0") > start_s(cold, "actor-0") / 4, "vLLM's, and not the process's alone"
 
@@ -202,7 +202,7 @@ class Kill:
         made = actor_pool.StepActors
 
         def crew(*given: Any) -> Any:
-            self.record = given[4]
+            self.record = given[2]
             return made(*given)
 
         self.monkeypatch.setattr(actor_pool, "StepActors", crew)

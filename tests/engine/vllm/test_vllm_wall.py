@@ -130,7 +130,7 @@ def test_vllm_runs_before_the_step_of_an_actor_that_is_started_ahead(tmp_path: P
     with ProcessPool(["cpu"], lifecycle=AHEAD) as pool:
         folder = write_weights(model_of(3), tmp_path, 0)
         cold = pool.run_step(plan, wanted, factory_of(folder, 0), LATENCY, TWO)
-        until(lambda: [p.up_s is not None for p in pool._idle.actors] == [True], "vLLM runs", 300.0)
+        until(lambda: [p.up_s is not None for p in pool.idle.values()] == [True], "vLLM runs", 300.0)
         pool.finalise_allocations(cold)
 
         folder = write_weights(model_of(4), tmp_path, 1, keep=folder)

@@ -182,7 +182,7 @@ def test_processes_that_are_dear_to_start_wait_and_others_end() -> None:
                 plan_of([[0, 1], [2, 3]]), asked, SimulatedEngine, latency, Cluster(1, 2, 1),
                 phases=NonGenerationPhases(learn_s=learn_s, learner_gpus=1),
             )  # fmt: skip
-            return record, len(pool._idle)
+            return record, len(pool.idle)
 
     for learn_s, time_weight, waiting in ((1e-3, 0.9, 2), (1e4, 0.0, 0)):
         record, waits = step(learn_s, time_weight)

@@ -1,10 +1,13 @@
-"""How long actors live: forecasts, and warm pools whose clock and actors are the test's own."""
+"""How long actors live: forecasts, and pools whose clock and actors are the test's own."""
 
 from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,16 +19,22 @@ from hypothesis import strategies as st
 
 from rlhfless.errors import InputError
 from rlhfless.executor import Lifecycle, PlanForecast, ShortestStep, StepRecord
+from rlhfless.executor.distributed.failure_limits import Faults
+from rlhfless.executor.distributed.messages import Prewarm, StartActor
 from rlhfless.executor.distributed.pool.lifecycle import Forecast, StepHistory
-from rlhfless.executor.distributed.pool.placement import ActorPlacement
+from rlhfless.executor.distributed.pool.pool import ActorPool
 from rlhfless.executor.distributed.pool.warm_allocations import WarmRow, write_warm
-from rlhfless.executor.distributed.pool.warm_pool import WarmPool
+from rlhfless.executor.distributed.transport import ActorPlacement
+from rlhfless.executor.distributed.wall_clock import Clock
 from rlhfless.executor.step.record import HeldGpus
 from rlhfless.trace import Trace, held_gpu_seconds
 from rlhfless.trace.metrics.intervals import interval_union_s
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
 from solver.model.objective import NonGenerationPhases
 from solver.model.plan import ActorPlan, Plan
 
+LATENCY = LatencyModel("tiny", 1, 2e-3, 1e-4, max_batch=4, kv_capacity_tokens=1 << 10)
 PLAN = replace(plan_of([[0], [1]]), makespan_s=3.0)
 seconds = st.floats(0.1, 1e3)
 
@@ -81,20 +90,27 @@ def test_times_that_are_none_are_refused(make: object, given: str) -> None:
 # --- what is held, on a clock of the test's ---------------------------------------------------------------------------
 
 
-class Launcher:
+def unused(*given: Any) -> Any:
+    raise AssertionError("the tests call nothing else")
+
+
+class Launcher(ActorPool[int]):
     """Actors are numbers; starting takes ``start_s`` of the actor's time, ending takes ``end_s`` of everybody's."""
 
-    def __init__(self, start_s: float = 0.0, end_s: float = 0.0) -> None:
-        self.clock_s, self.start_takes_s, self.end_takes_s = 0.0, start_s, end_s
+    meta = {}  # noqa: RUF012 (no property)
+    new_name = put = send = listen = kill = pid = close = _refusal = _work_refusal = unused  # type: ignore[assignment]
+
+    def __init__(self, lifecycle: Lifecycle, start_s: float = 0.0, end_s: float = 0.0, *, watched: bool = False) -> None:
+        super().__init__(lifecycle, Faults(), Clock(lambda: self.clock_s, unused), watched=watched)
+        self.clock_s, self.start_takes_s, self.end_takes_s, self._origin_s = 0.0, start_s, end_s, 0.0
         self.started: dict[int, tuple[ActorPlacement, float]] = {}
         self.dead: set[int] = set()
         self.ended: list[int] = []
         self.nobody = threading.Event()
+        self.wanted: set[tuple[int, ...]] = set()  # by work items now
+        self.used_later: set[tuple[int, ...]] = set()  # by the step under way
 
-    def now_s(self) -> float:
-        return self.clock_s
-
-    def start(self, place: ActorPlacement, prewarm: bool = False) -> int:
+    def spawn(self, place: ActorPlacement, prewarm: Prewarm | None = None) -> int:
         self.started[len(self.started)] = place, self.clock_s
         return len(self.started) - 1
 
@@ -108,12 +124,23 @@ class Launcher:
     def alive(self, actor: int) -> bool:
         return actor not in self.dead
 
-    def end(self, actor: int) -> None:
-        assert actor not in self.ended
-        self.ended.append(actor)
-        self.clock_s += self.end_takes_s
+    def end_all(self, actors: Sequence[int]) -> None:
+        for actor in actors:
+            assert actor not in self.ended
+            self.ended.append(actor)
+            self.clock_s += self.end_takes_s
         if not self.living:
             self.nobody.set()
+
+    def begin(self, record: StepRecord, plan: Plan, phases: NonGenerationPhases = NonGenerationPhases()) -> list[int]:  # noqa: B008 (frozen)
+        """Begin a step and return its actors, all started at once."""
+        self._step = SimpleNamespace(cold_start_s=0.0, wants=self.wanted.__contains__, will_use=self.used_later.__contains__)  # type: ignore[assignment]
+        self.begin_step(record, plan, phases)
+        return [self.get(ActorPlacement.of(actor)) for actor in plan.actors]
+
+    def finish(self, i: int, actor: int, plan: Plan, since_s: float) -> bool:
+        """Ask about an actor of a step that has no work left."""
+        return self.keep(StartActor(i, plan.actors[i], LATENCY, Admission(1, 1)), actor, since_s)
 
     @property
     def living(self) -> set[int]:
@@ -124,44 +151,39 @@ class Run:
     """Steps as a pool makes them: every actor works for as long as it is told to, cold starts first."""
 
     def __init__(self, lifecycle: Lifecycle, **launcher: float) -> None:
-        self.launcher = Launcher(**launcher)
-        self.warm_pool = WarmPool(self.launcher, lifecycle, watched=False)
+        self.launcher = Launcher(lifecycle, **launcher)  # type: ignore[arg-type]
         self.records: list[StepRecord] = []
 
     def wait(self, until_s: float) -> None:
         """Time passes, and what is due is done when it is due."""
-        while (due_s := self.warm_pool.act()) <= until_s:
+        while (due_s := self.launcher.act()) <= until_s:
             self.launcher.clock_s = max(self.launcher.clock_s, due_s)
         self.launcher.clock_s = max(self.launcher.clock_s, until_s)
-        self.warm_pool.act()
+        self.launcher.act()
 
     def step(self, work_s: float, plan: Plan = PLAN, phases: NonGenerationPhases = NonGenerationPhases()) -> list[int]:  # noqa: B008 (frozen)
         launcher, record = self.launcher, StepRecord("run", len(self.records), plan, self.launcher.clock_s)
         self.records.append(record)
         before = set(launcher.started)
-        self.warm_pool.begin(record, plan, phases)
-        actors = [self.warm_pool.take(i, ActorPlacement.of(actor), record.start_s) for i, actor in enumerate(plan.actors)]
+        actors = launcher.begin(record, plan, phases)
         launcher.clock_s = record.start_s + work_s
         cold_s = launcher.start_takes_s if set(actors) - before else 0.0
         launcher.clock_s += cold_s
-        left = []
+        launcher._step.cold_start_s = cold_s  # type: ignore[union-attr, misc]
         for i, (actor, one) in enumerate(zip(actors, plan.actors, strict=True)):
             up_s = max(record.start_s, launcher.started[actor][1] + launcher.start_takes_s)
             record.span(f"actor-{i}", "start", record.start_s, up_s)
             record.span(f"actor-{i}", "decode", up_s, launcher.clock_s)
-            keeps = self.warm_pool.keeps(one, cold_s)
             gpus = HeldGpus("gpu", one.node, one.gpu_ids, "spot", 1.0)
             record.allocate(f"actor-{i}", "decode", gpus, record.start_s, launcher.clock_s)
-            if keeps:
-                left.append((actor, one, launcher.clock_s))
-            else:
+            if not launcher.finish(i, actor, plan, launcher.clock_s):
                 launcher.ended.append(actor)
         record.close(launcher.clock_s)
-        self.warm_pool.generated(record, left, cold_s)
+        launcher.end_generation(record)
         return actors
 
     def finalise_allocations(self) -> None:
-        self.warm_pool.finalise_allocations(self.records[-1])
+        self.launcher.finalise_allocations(self.records[-1])
 
     def trace(self) -> Trace:
         """Refuses a GPU with two holders."""
@@ -199,7 +221,7 @@ def test_the_serverful_pool_starts_once_and_is_charged_for_every_second() -> Non
     run = three_steps(Lifecycle.serverful())
     assert len(run.launcher.started) == 2
     assert dict(run.held()) == {"start": 4.0, "sync": 0.0, "work": 24.0, "hold": 36.0, "total": 2 * run.launcher.clock_s}
-    run.warm_pool.close()
+    run.launcher.release()
     assert not run.launcher.living
 
 
@@ -301,8 +323,8 @@ def test_what_ends_as_a_step_begins_is_charged_until_then() -> None:
     run.step(1.0)
     run.launcher.clock_s = 6.0
     record = StepRecord("run", 1, PLAN, 6.0)
-    run.warm_pool.act()
-    run.warm_pool.begin(record, PLAN, NonGenerationPhases())
+    run.launcher.act()
+    run.launcher.begin_step(record, PLAN, NonGenerationPhases())
     assert [(a["role"], a["start_s"], a["end_s"]) for a in record.allocations] == [("warm", 1.0, 6.0)] * 2
 
 
@@ -310,12 +332,12 @@ def test_what_waited_in_a_step_that_was_given_up_ends_and_is_in_its_record() -> 
     run = Run(Lifecycle.serverful(), end_s=0.25)
     run.step(1.0)
     given_up = StepRecord("run", 1, plan_of([[0]]), 1.0)
-    run.warm_pool.begin(given_up, plan_of([[0]]), NonGenerationPhases())  # the other one is in nobody's way
+    run.launcher.begin_step(given_up, plan_of([[0]]), NonGenerationPhases())  # the other one is in nobody's way
     run.wait(4.0)
-    run.warm_pool.give_up(given_up)
+    run.launcher.give_up(given_up)
     assert run.launcher.living == set(), "none was taken yet"
-    assert run.warm_pool.history.starts_s == [0.0]
-    assert len(run.warm_pool) == 0
+    assert run.launcher.history.starts_s == [0.0]
+    assert len(run.launcher.idle) == 0
     warm = {a["gpu_ids"][0]: (a["start_s"], a["end_s"]) for a in given_up.allocations}
     assert {start_s for start_s, _ in warm.values()} == {1.0}
     assert sorted(end_s for _, end_s in warm.values()) == [4.25, 4.5], "until its GPUs are free"
@@ -332,6 +354,90 @@ def test_a_second_that_a_learner_has_the_gpus_is_the_learners() -> None:
     warm = [(a["gpu_ids"], a["start_s"], a["end_s"]) for a in record.allocations if a["role"] == "warm"]
     assert sorted(warm) == [([0], 1.0, 3.0), ([0], 8.0, 11.0), ([1], 1.0, 11.0)]
     run.trace()
+
+
+def a_step_of(run: Run, plan: Plan = PLAN) -> tuple[StepRecord, list[int]]:
+    """A step whose actors have begun."""
+    record = StepRecord("run", len(run.records), plan, run.launcher.clock_s)
+    run.records.append(record)
+    return record, run.launcher.begin(record, plan)
+
+
+def warm_rows(record: StepRecord) -> list[tuple[list[int], float, float]]:
+    return [(a["gpu_ids"], a["start_s"], a["end_s"]) for a in record.allocations if a["role"] == "warm"]
+
+
+def test_an_actor_is_asked_about_when_its_work_ends_and_not_again_at_the_end_of_the_step() -> None:
+    """The first one ends its work at 1 s, the second one at 9 s."""
+    run = Run(Lifecycle(), start_s=2.0)
+    record, (first, second) = a_step_of(run)
+    run.launcher._step.cold_start_s = 2.0  # type: ignore[union-attr, misc]
+    run.wait(1.0)
+    assert run.launcher.finish(0, first, PLAN, 1.0)
+    run.wait(9.0)
+    assert run.launcher.ended == [first], "2 s / 0.3 after its work, while the other one works"
+    assert run.launcher.finish(1, second, PLAN, 9.0)
+    record.close(9.0)
+    run.launcher.end_generation(record)
+    keeps = [(e["time_s"], e["holder"]) for e in record.events if e["name"] == "keep"]
+    assert keeps == [(1.0, "actor-0"), (9.0, "actor-1")]
+    assert warm_rows(record) == [([0], 1.0, pytest.approx(1.0 + 2.0 / 0.3))]
+
+
+def test_an_actor_that_the_step_will_use_waits_beyond_its_time_until_the_step_is_over() -> None:
+    run = Run(Lifecycle(idle_timeout_s=1.0))
+    record, (first, second) = a_step_of(run)
+    run.launcher.used_later.add((0,))
+    assert run.launcher.finish(0, first, PLAN, 0.0)
+    run.wait(5.0)
+    assert run.launcher.ended == []
+    assert run.launcher.get(ActorPlacement.of(PLAN.actors[0])) == first, "it is where it was"
+    assert run.launcher.finish(0, first, PLAN, 6.0)
+    run.wait(8.0)
+    assert run.launcher.finish(1, second, PLAN, 8.0)
+    record.close(8.0)
+    run.launcher.end_generation(record)
+    run.wait(8.5)
+    assert run.launcher.ended == [first], "its own time is over"
+    run.wait(20.0)
+    run.finalise_allocations()
+    assert warm_rows(record) == [([0], 0.0, 5.0), ([0], 6.0, 8.0), ([1], 8.0, 9.0)]
+
+
+@pytest.mark.parametrize("release", ["done", "generation"])
+def test_an_actor_whose_gpus_the_step_still_has_is_asked_about_at_the_end_of_generation(release: str) -> None:
+    """A work item could use its process, or the plan pays for its GPUs; neither does so after generation."""
+    plan = replace(PLAN, actors=tuple(replace(actor, release=release) for actor in PLAN.actors))
+    run = Run(Lifecycle.cold())
+    record, actors = a_step_of(run, plan)
+    run.launcher.wanted |= {(0,), (1,)}
+    for i, actor in enumerate(actors):
+        assert run.launcher.finish(i, actor, plan, 1.0)
+    run.wait(4.0)
+    assert run.launcher.ended == []
+    for i, actor in enumerate(plan.actors):
+        record.allocate(f"actor-{i}", "decode", actor, 0.0, 1.0 if release == "done" else 4.0)
+    record.close(4.0)
+    run.launcher.end_generation(record)
+    run.wait(4.0)
+    assert run.launcher.ended == actors
+    run.finalise_allocations()
+    assert warm_rows(record) == ([([0], 1.0, 4.0), ([1], 1.0, 4.0)] if release == "done" else [])
+
+
+def test_an_actor_that_serves_another_place_of_its_node_is_charged_there_from_the_step_on() -> None:
+    run = Run(Lifecycle.serverful())
+    narrow = plan_of([[0]]).actors[0]
+    first = run.step(1.0, replace(PLAN, actors=(narrow,)))
+    run.wait(3.0)
+    late = replace(narrow, gpu_ids=(1,), start_s=2.0)
+    record = StepRecord("run", 1, replace(PLAN, actors=(late,)), 3.0)
+    run.launcher.begin_step(record, record.plan, NonGenerationPhases())
+    assert list(run.launcher.idle.items()) == [(ActorPlacement.of(late), first[0])]
+    run.wait(5.0)
+    assert run.launcher.get(ActorPlacement.of(late)) == first[0]
+    run.launcher.end_generation(record)
+    assert warm_rows(record) == [([0], 1.0, 3.0), ([1], 3.0, 5.0)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 20), st.floats(0, 20)), max_size=6))
@@ -353,46 +459,44 @@ def test_what_waits_and_what_others_have_is_every_second_once(others: list[tuple
 
 
 def test_the_thread_ends_what_waited_too_long() -> None:
-    launcher = Launcher()
-    warm_pool = WarmPool(launcher, Lifecycle(idle_timeout_s=0.001))
+    pool = Launcher(Lifecycle(idle_timeout_s=0.001), watched=True)
     record = StepRecord("run", 0, PLAN, 0.0)
-    warm_pool.begin(record, PLAN, NonGenerationPhases())
-    left = [(warm_pool.take(i, ActorPlacement.of(actor), 0.0), actor, 0.0) for i, actor in enumerate(PLAN.actors)]
-    warm_pool.generated(record, left, 0.0)
-    launcher.clock_s = 1.0
-    assert launcher.nobody.wait(300.0)
-    warm_pool.close()
-    assert len(warm_pool) == 0
+    for i, actor in enumerate(pool.begin(record, PLAN)):
+        assert pool.finish(i, actor, PLAN, 0.0)
+    pool.end_generation(record)
+    pool.clock_s = 1.0
+    assert pool.nobody.wait(300.0)
+    pool.release()
+    assert len(pool.idle) == 0
 
 
 def test_a_thread_that_failed_is_reported_once_and_the_next_step_has_another_one() -> None:
     class Failing(Launcher):
         failed = threading.Event()
 
-        def end(self, actor: int) -> None:
+        def end_all(self, actors: Sequence[int]) -> None:
             if not self.failed.is_set():
                 self.failed.set()
                 raise OSError("nothing can be ended")
-            super().end(actor)
+            super().end_all(actors)
 
-    launcher = Failing()
-    warm_pool = WarmPool(launcher, Lifecycle(idle_timeout_s=0.001))
+    pool = Failing(Lifecycle(idle_timeout_s=0.001), watched=True)
 
     def step(start_s: float) -> StepRecord:
         record = StepRecord("run", 0, PLAN, start_s)
-        warm_pool.begin(record, PLAN, NonGenerationPhases())
-        left = [(warm_pool.take(i, ActorPlacement.of(actor), start_s), actor, start_s) for i, actor in enumerate(PLAN.actors)]
-        warm_pool.generated(record, left, 0.0)
+        for i, actor in enumerate(pool.begin(record, PLAN)):
+            assert pool.finish(i, actor, PLAN, start_s)
+        pool.end_generation(record)
         return record
 
     first = step(0.0)
-    launcher.clock_s = 1.0
-    assert launcher.failed.wait(300.0)
+    pool.clock_s = 1.0
+    assert pool.failed.wait(300.0)
     with refused(OSError):
-        warm_pool.finalise_allocations(first)
-    assert len(warm_pool) == 2
+        pool.finalise_allocations(first)
+    assert len(pool.idle) == 2
     second = step(1.0)
-    launcher.clock_s = 2.0
-    assert launcher.nobody.wait(300.0), "the second step's actors are watched"
-    warm_pool.finalise_allocations(second)
-    warm_pool.close()
+    pool.clock_s = 2.0
+    assert pool.nobody.wait(300.0), "the second step's actors are watched"
+    pool.finalise_allocations(second)
+    pool.release()

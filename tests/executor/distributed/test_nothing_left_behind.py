@@ -71,7 +71,7 @@ with pool:
         step(1)
         time.sleep(3)
         step(1)
-        while not [p for p in pool._idle.actors if p.up_s]:
+        while not [p for p in pool.idle.values() if p.up_s]:
             time.sleep(0.05)
         say()
         time.sleep(600)

@@ -18,7 +18,6 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from rlhfless.executor.distributed import messages
 from rlhfless.executor.distributed.messages import ActorLost, NoRoom
-from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.ray import handle as ray_handle
 from rlhfless.executor.distributed.ray import pool as ray_pool
 from rlhfless.executor.distributed.ray.actor import RayActorReady, VersionedOrder
@@ -27,6 +26,7 @@ from rlhfless.executor.distributed.ray.handle import RayActorHandle
 from rlhfless.executor.distributed.ray.placement import RayNode
 from rlhfless.executor.distributed.ray.pool import RayPool
 from rlhfless.executor.distributed.step_actors import StepActors
+from rlhfless.executor.distributed.transport import ActorPlacement
 from rlhfless.executor.distributed.wall_clock import Clock
 from rlhfless.executor.step.record import StepRecord
 from solver import Plan
@@ -303,11 +303,8 @@ def test_prefixes_for_which_there_is_no_room_are_left_to_their_receiver(pool: Ra
             raise NoRoom("no room")
         return messages.Block(name, b"", ())
 
-    def take(order: object) -> Any:
-        raise AssertionError("nobody is started")
-
     monkeypatch.setattr(pool, "put", put)
     record = StepRecord("run", 0, Plan((), "none", 0.0, 0.0, 0.0), 0.0)
-    actors = StepActors(pool, take, lambda plan: False, Engines(), record, CLOCK.now_s())
+    actors = StepActors(pool, Engines(), record, CLOCK.now_s())
     sent, _ = actors.prefill({0: np.arange(3), 1: np.arange(4)}, {0: [0, 1], 1: [1]})
     assert list(sent) == [1]

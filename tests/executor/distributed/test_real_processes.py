@@ -112,7 +112,7 @@ def pool(shared: ProcessPool) -> Iterator[ProcessPool]:
     """Nothing but idle processes is there after a step, whatever became of it."""
     shared.faults = PATIENT
     yield shared
-    assert {p.pid for p in multiprocessing.active_children()} == {process.pid for process in shared._idle.actors}
+    assert {p.pid for p in multiprocessing.active_children()} == {process.pid for process in shared.idle.values()}
     assert not shared_memory(os.getpid())
 
 
@@ -242,7 +242,7 @@ def test_work_items_run_in_processes_that_have_decoded_and_beside_them(
     (lost,) = events(record, "work lost")
     assert (lost["holder"], lost["item"]) == ("learner", 24)
     assert "was killed by SIGKILL" in lost["why"]
-    decoding = {process.pid for process in pool._idle.actors}
+    decoding = {process.pid for process in pool.idle.values()}
     assert {ran.result[0] for ran in record.work} <= decoding, "all processes are kept, the learner's too"
     assert {ran.holder for ran in record.work[:-1]} <= {"freed-0", "freed-1"}
     for ran in record.work[:-1]:
@@ -286,7 +286,7 @@ def test_processes_that_wait_end_by_themselves_and_start_ahead_of_their_step() -
         step()
         assert nobody(), "nothing waits without a forecast"
         step()
-        until(lambda: [p.up_s is not None for p in pool._idle.actors] == [True, True], "prewarmed")
+        until(lambda: [p.up_s is not None for p in pool.idle.values()] == [True, True], "prewarmed")
         pool.finalise_allocations(records[-1])
         step()
     with ProcessPool(["cpu"] * 2, lifecycle=Lifecycle(idle_timeout_s=1.0)) as pool:

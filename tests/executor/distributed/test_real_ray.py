@@ -328,9 +328,9 @@ def test_what_cannot_run_is_refused_before_anything_starts(pool: RayPool) -> Non
     ):
         with pytest.raises(error, match=message):
             pool.run_step(plan, requests(), engines, LATENCY, cluster)
-        assert len(pool._idle) == 0
-        assert not pool._idle.history.starts_s
+        assert len(pool.idle) == 0
+        assert not pool.history.starts_s
     large = mock.patch.object(type(made), "weight_bytes", property(lambda _: 12 * 2**30))
     with large, pytest.raises(PlanningError, match=r"the weights have 12\.00 GiB, .*`ray start --object-store-memory"):
         pool.run_step(spread(2), requests(), made, LATENCY, CLUSTER)
-    assert not pool._idle.history.starts_s
+    assert not pool.history.starts_s

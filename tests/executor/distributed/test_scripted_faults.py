@@ -71,7 +71,7 @@ def test_a_new_actor_is_not_started_where_starting_takes_longer_than_waiting() -
     """Processes start more slowly than the latency model says, which the pool has measured: what was lost waits for slots."""
     with stage(seed=Punctual(0), start_s=lambda number: 5.0, faults=replace(SOON, min_start_timeout_s=20.0)) as on:
         on.run(plan_of(TWO))
-        assert on.pool._idle.history.start_s == pytest.approx(5.0)
+        assert on.pool.history.start_s == pytest.approx(5.0)
         at(on, lambda a: a.suffer("kill"), decodes(), 1)
         record = on.run(plan_of(TWO, slots=6), lengths=LONG)
         assert [e["holder"] for e in events(record, "retry")] == ["actor-0"]

@@ -191,13 +191,13 @@ class Pools(RuleBasedStateMachine):
         """Nobody is forgotten."""
         if not hasattr(self, "on"):
             return
-        places = [gpu for one in self.on.pool._idle._waiting for gpu in one.place.gpu_ids]
+        places = [gpu for place in self.on.pool.idle for gpu in place.gpu_ids]
         assert len(places) == len(set(places))
         living = {a.number for a in self.on.alive}
         assert living <= {a.number for a in self.on.waiting}
         if self.lifecycle == Lifecycle.cold():
             now_s = self.on.pool.now_s()
-            kept = [one for one in self.on.pool._idle._waiting if one.until_s > now_s]
+            kept = [one for one in self.on.pool._idle.values() if one.until_s is None or one.until_s > now_s]
             assert all(one.until_s == np.inf for one in kept), "only where the plan wishes it"
 
     def teardown(self) -> None:

@@ -16,7 +16,7 @@ from rlhfless.engine.simulated.disturbances import FaultInjectingFactory
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import ProcessPool, StepRecord
 from rlhfless.executor.distributed.executor import WallStep
-from rlhfless.executor.distributed.pool.placement import ActorPlacement
+from rlhfless.executor.distributed.transport import ActorPlacement
 from rlhfless.executor.step.step_state import StepOptions
 from rlhfless.latency.effects import Effects
 from solver import Cluster, Plan, PlanningError

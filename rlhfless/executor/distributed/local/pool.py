@@ -19,8 +19,8 @@ from typing import Any
 from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport, Block, Order, Prewarm
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
-from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.pool.pool import ActorPool
+from rlhfless.executor.distributed.transport import ActorPlacement
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import RemoteEngines, gpus_refusal
 from rlhfless.executor.distributed.worker.process import main
@@ -104,7 +104,7 @@ class ProcessPool(ActorPool[Process]):
 
     def __repr__(self) -> str:
         devices = ", ".join(self.devices) or "the CPU"
-        return f"ProcessPool: {len(self._idle)} idle of {counted(len(self._all), 'process', 'processes')} on {devices}"
+        return f"ProcessPool: {len(self.idle)} idle of {counted(len(self._all), 'process', 'processes')} on {devices}"
 
     @property
     def meta(self) -> dict[str, str]:
@@ -115,23 +115,19 @@ class ProcessPool(ActorPool[Process]):
         """End every process; allocations up to then are written to ``record``. Idempotent; another step would start new
         processes.
         """
-        self._idle.close()
+        self.release()
         if record is not None:
-            self._idle.finalise_allocations(record)
+            self.finalise_allocations(record)
         self.end_all(list(self._all))
         self._step_over()
 
-    # --- starting and ending processes (see ``ActorLauncher``) --------------------------------------------------------------
+    # --- see ``Transport`` --------------------------------------------------------------------------------------------
 
-    def start(self, place: ActorPlacement, prewarm: bool = False) -> Process:
+    def spawn(self, place: ActorPlacement, prewarm: Prewarm | None = None) -> Process:
         """Start a process on the devices of the place."""
-        order = self._prewarm_order(place) if prewarm else None
-        process = self._spawn(self.device_of(place.gpu_ids), order)
+        process = Process(self.device_of(place.gpu_ids), self.side_name, self.inbox, prewarm)
         self._all.append(process)
         return process
-
-    def _spawn(self, device: str, prewarm: Prewarm | None) -> Process:
-        return Process(device, self.side_name, self.inbox, prewarm)
 
     def serves(self, here: ActorPlacement, wanted: ActorPlacement) -> bool:
         """Return whether both places use the same devices; GPU ids without devices of their own are mere names."""
@@ -157,8 +153,6 @@ class ProcessPool(ActorPool[Process]):
             process.join()
             if process in self._all:
                 self._all.remove(process)
-
-    # --- a step (see ``Transport``) -----------------------------------------------------------------------------------
 
     def send(self, actor: Process, order: Order, version: int) -> None:
         """See ``Transport``."""

@@ -1,1 +1,1 @@
-"""Actors between steps: placement, life cycle and the warm pool."""
+"""Pools of actors: who runs a step, and which actors live until the next one."""

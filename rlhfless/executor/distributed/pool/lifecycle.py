@@ -2,7 +2,7 @@
 
 Inputs: when steps began and ended, and what was planned. A cold start costs GPU time, and so does waiting for work, before or
 after it. Which of the two costs more depends on the time between steps: by default both are measured and compared.
-``warm_pool.py`` records the GPU time of each.
+``pool.py`` asks, and records the GPU time of each.
 """
 
 from __future__ import annotations

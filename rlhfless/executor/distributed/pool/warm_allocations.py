@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rlhfless.executor.distributed.pool.placement import ActorPlacement
+from rlhfless.executor.distributed.transport import ActorPlacement
 from rlhfless.executor.step.record import StepRecord
 
 

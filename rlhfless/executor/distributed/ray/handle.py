@@ -25,10 +25,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlhfless.errors import reason
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport, NoRoom, Prewarm, StartStep, StartWork
-from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.ray.actor import RayActorReady, VersionedOrder
 from rlhfless.executor.distributed.ray.clock_sync import SAME, Offset, boot_id, offset_of
 from rlhfless.executor.distributed.ray.placement import RayNode
+from rlhfless.executor.distributed.transport import ActorPlacement
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.system.child import Failed
 

@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rlhfless.executor.distributed.failure_limits import Faults
-from rlhfless.executor.distributed.messages import ActorLost, ActorReport, Block, Order, StartStep, blocks, received
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport, Block, Order, Prewarm, StartStep, blocks, received
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
-from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.pool.pool import ActorPool
 from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.executor.distributed.ray.object_store import SMALLEST_BYTES, store_refusal
 from rlhfless.executor.distributed.ray.placement import RayNode, place_beside, place_nodes
+from rlhfless.executor.distributed.transport import ActorPlacement
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import RemoteEngines, gpus_refusal
 from rlhfless.executor.distributed.worker.shared_memory import packed
@@ -73,7 +73,7 @@ class RayPool(ActorPool[Any]):
         nodes = RayNode.listed(self.cluster.ray.nodes()) if self.cluster.ray.is_initialized() else []
         gpus = sum(node.gpus for node in nodes)
         available = f"{counted(len(nodes), 'node')} with {gpus:g} GPU{'s' * (gpus != 1)}"
-        return f"RayPool: {counted(len(self._idle), 'actor')} idle; {available}"
+        return f"RayPool: {counted(len(self.idle), 'actor')} idle; {available}"
 
     @property
     def meta(self) -> dict[str, str]:
@@ -100,18 +100,17 @@ class RayPool(ActorPool[Any]):
         A cluster that was started here ends.
         """
         if self.cluster.ray.is_initialized():
-            self._idle.close()
+            self.release()
             if record is not None:
-                self._idle.finalise_allocations(record)
+                self.finalise_allocations(record)
         self.cluster.close()
 
-    # --- starting and ending actors (see ``ActorLauncher``) -------------------------------------------------------------------
+    # --- see ``Transport`` --------------------------------------------------------------------------------------------
 
-    def start(self, place: ActorPlacement, prewarm: bool = False) -> Any:
+    def spawn(self, place: ActorPlacement, prewarm: Prewarm | None = None) -> Any:
         """Start an actor on the Ray node of the plan's node."""
-        order = self._prewarm_order(place) if prewarm else None
         node = self._nodes[place.node]
-        return self._ray_handle.RayActorHandle(self._class, self.side_name, place, node, self._cpus, order, self.clock)
+        return self._ray_handle.RayActorHandle(self._class, self.side_name, place, node, self._cpus, prewarm, self.clock)
 
     def serves(self, here: ActorPlacement, wanted: ActorPlacement) -> bool:
         """Return whether both places are on one node with as many GPUs; within a node Ray picks the devices."""
@@ -133,8 +132,6 @@ class RayPool(ActorPool[Any]):
     def end_all(self, actors: Sequence[Any]) -> None:
         """See ``Transport``."""
         self._ray_handle.end_all(actors)
-
-    # --- a step (see ``Transport``) ---------------------------------------------------------------------------------------
 
     def new_name(self) -> str:
         """See ``Transport``."""
@@ -205,7 +202,7 @@ class RayPool(ActorPool[Any]):
     def _step_over(self) -> None:
         """Drop what actors stored for each other."""
         self._objects.clear()
-        for actor in self._idle.actors:
+        for actor in self.idle.values():
             actor.step_over()
 
     def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
