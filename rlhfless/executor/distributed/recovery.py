@@ -116,7 +116,7 @@ def _recoveries(homeless: Sequence[int], work: RemainingWork) -> Iterator[Recove
     workload = work.workload
     ordered = sorted(homeless, key=lambda r: (-int(workload.remaining_tokens[r]), r))
     needs = int(workload.reserved_tokens[ordered].max())
-    # whoever has no room queues them, which the timing sees
+    # an actor without free slots queues them, which the timing includes
     able = [
         replace(g.view, free_slots=len(ordered), free_kv_tokens=math.inf)
         for g in work.survivors

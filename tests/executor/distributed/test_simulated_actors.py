@@ -91,6 +91,7 @@ def test_undisturbed_actors_take_the_seconds_of_the_virtual_clock(shares: bool, 
     plan = plan_of(GROUPS, slots=2)
     wall = run(World(Punctual(0)), plan, shares=shares, time_scale=time_scale)
     virtual = run_step(plan, requests_of(LENGTHS, shares), SimulatedEngine, LATENCY, CLUSTER)
+    assert wall.start_s == 0.0, "a run begins with its first step"
     for i in range(len(GROUPS)):
         assert decode_s(wall, f"actor-{i}") == pytest.approx(time_scale * decode_s(virtual, f"actor-{i}"))
     computed = [{i: c.prefill_tokens_computed for i, c in record.completions.items()} for record in (wall, virtual)]

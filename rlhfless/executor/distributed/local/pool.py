@@ -167,7 +167,7 @@ class ProcessPool(ActorPool[Process]):
                 messages.append(self.inbox.get_nowait())
         found: list[tuple[Process, ActorReport | ActorLost]] = []
         for process, message in messages:
-            if process not in actors or isinstance(message, Ready):  # else it ended between steps: nobody's loss
+            if process not in actors or isinstance(message, Ready):  # else it ended without work, which is no loss
                 continue
             where = f"process {process.pid} on {process.device}"
             if isinstance(message, Ended):

@@ -162,7 +162,7 @@ class Lifecycle:
     second of delay is worth ``w / (1 - w)`` seconds of all GPUs (``Objective.cost_of_a_second``; w is the time weight). So an
     actor is kept if the next step is expected within ``start_s / (1 - w)``, or within ``start_s`` if it would be prewarmed.
     Both times are measured: the pool's longest cold start, and the median time between generation and the next step. Before the
-    second step, an actor is kept for as long as a start would take.
+    second step, an actor is kept for as long as a start would take. It is decided once, when an actor has no work left.
 
     Attributes:
         idle_timeout_s: seconds after which an actor without work is stopped: 0 stops it at once, infinity never. None: costs

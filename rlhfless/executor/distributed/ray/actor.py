@@ -30,7 +30,7 @@ from rlhfless.executor.distributed.worker.backend import WorkerBackend
 from rlhfless.executor.distributed.worker.shared_memory import packed
 from rlhfless.system.child import Failed
 
-# Ray's thread for each method: whoever listens waits, and nobody else does
+# Ray's thread group of each method: ``listen`` waits, and the others must not wait for it
 GROUPS = {"send": "orders", "export": "orders", "clock_s": "orders", "listen": "reports"}
 
 

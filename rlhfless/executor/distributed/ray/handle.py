@@ -32,9 +32,9 @@ from rlhfless.executor.distributed.transport import ActorPlacement
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.system.child import Failed
 
-END_S = 15.0  # that Ray may take to say that an actor is dead
-CLOCK_S = 5.0  # that an actor may take to say what its clock shows
-HEARD_S = 30.0  # that what an actor has said may take from its node to here
+END_S = 15.0  # that Ray may take to report that an actor is dead
+CLOCK_S = 5.0  # that an actor may take to answer with its clock's time
+HEARD_S = 30.0  # that a message may take from an actor's node to here
 FULL = ObjectStoreFullError, OutOfDiskError
 
 
@@ -77,7 +77,7 @@ class RayActorHandle:
         self.clock: Offset = SAME
         self.lost: str | None = None
         self.node_lost = self.out_of_memory = False
-        self._doubt: ActorUnavailableError | None = None
+        self._unavailable: ActorUnavailableError | None = None
         self._early: list[tuple[VersionedOrder, Mapping[str, Any]]] = []  # orders before it was up
         self._sent = 0
         self._exports: list[Any] = []  # asked for, and perhaps not laid out yet
@@ -128,13 +128,13 @@ class RayActorHandle:
         """
         try:
             heard = ray.get(self.listening, timeout=HEARD_S)
-            if self._doubt is not None:
-                self.kill(at_once=True)  # it lives, but what it said in between may have gone astray
-                raise self._doubt
+            if self._unavailable is not None:
+                self.kill(at_once=True)  # it lives, but messages sent meanwhile may be lost
+                raise self._unavailable
         except RayError as error:
-            if isinstance(error, ActorUnavailableError) and self._doubt is not error and self._node_lives:
-                self._doubt = error
-                self.listening = self._handle.clock_s.remote()  # is there when Ray has found out, and before it says more
+            if isinstance(error, ActorUnavailableError) and self._unavailable is not error and self._node_lives:
+                self._unavailable = error
+                self.listening = self._handle.clock_s.remote()  # ready once Ray knows whether it lives
                 return []
             self.lost = self._reason(error)
             raise
@@ -146,21 +146,21 @@ class RayActorHandle:
         return messages
 
     def messages(self) -> list[ActorReport | ActorLost]:
-        """Return what it has said since the last call, once ``listening`` is ready; at last why it is lost."""
+        """Return its messages since the last call, once ``listening`` is ready; the last one is why it is lost."""
         try:
             heard = self.hear()
         except RayError:
             return [ActorLost(f"({self.location}) {self.lost}", self.out_of_memory, gpus_gone=self.node_lost)]
-        return [ActorLost.failed(self.location, said) if isinstance(said, Failed) else said for said in heard]
+        return [ActorLost.failed(self.location, m) if isinstance(m, Failed) else m for m in heard]
 
     def check_alive(self) -> bool:
-        """Between steps: note whether the actor is up by now; returns whether it certainly lives."""
+        """Note whether an actor without work is up by now; returns whether it certainly lives."""
         with contextlib.suppress(RayError):
             while self.lost is None and ray.wait([self.listening], timeout=0)[0]:
-                for what in self.hear():
-                    assert isinstance(what, Failed), "between steps an actor says nothing else"
-                    self.lost = what.error
-        return self.lost is None and self._doubt is None
+                for message in self.hear():
+                    assert isinstance(message, Failed), "an actor without work sends nothing else"
+                    self.lost = message.error
+        return self.lost is None and self._unavailable is None
 
     def kill(self, *, at_once: bool = False) -> None:
         """Kill the actor. Its exported objects stay, unless ``at_once``; ``listening`` ends when Ray knows that the actor is
@@ -189,7 +189,7 @@ class RayActorHandle:
 
     def _rise(self, up: RayActorReady) -> None:
         self.up, now_s = up, self._machine.now_s()
-        if not self._same_clock:  # its word left between then and now
+        if not self._same_clock:  # its ready message left between then and now
             self.clock = Offset(up.up_s - (self.requested_s + now_s) / 2, (now_s - self.requested_s) / 2)
         self._sync_clock()
         self.up_s = max(self.requested_s, up.up_s - self.clock.offset_s)

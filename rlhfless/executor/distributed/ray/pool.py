@@ -152,7 +152,7 @@ class RayPool(ActorPool[Any]):
 
     def _to_prewarm(self, engines: Any, weights: Block | None) -> tuple[Block, Any]:
         """See ``ActorPool``: the weights stay in the object store while this is referred to."""
-        assert weights is not None, "nobody was started"
+        assert weights is not None, "no actor was started"
         return weights, self._objects[weights.name]
 
     def send(self, actor: Any, order: Order, version: int) -> None:
@@ -165,14 +165,14 @@ class RayPool(ActorPool[Any]):
         objects = {block.name: self._objects.pop(block.name) for block in received(order)}
         if isinstance(order, StartStep):
             objects = {order.engines.name: self._objects[order.engines.name]}
-        within_s = max(1.0, self.faults.silence_floor_s / 2)  # who waits for another's KV state is not silent meanwhile
+        within_s = max(1.0, self.faults.silence_floor_s / 2)  # waiting for another's KV state is not silence
         actor.send(self._ray_actor.VersionedOrder(version, order, within_s), objects)
 
     def listen(self, actors: Collection[Any], timeout_s: float | None) -> list[tuple[Any, ActorReport | ActorLost]]:
         """See ``Transport``."""
         ray, listening = self.cluster.ray, {actor.listening: actor for actor in actors}
         if not listening:  # the next one starts later
-            assert timeout_s is not None, "nobody is there, and nobody will be"
+            assert timeout_s is not None, "there is no actor, and none will start"
             self.clock.sleep(timeout_s)
             return []
         if not ray.wait(list(listening), timeout=timeout_s)[0]:

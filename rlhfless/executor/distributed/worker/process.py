@@ -36,7 +36,7 @@ def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
         try:
             inbox.put(connection.recv())  # the parent may have no orders for hours; when it ends, the pipe does
         except (EOFError, OSError):
-            os._exit(0)  # at once, whatever the main thread is doing: nobody is there to hear of it
+            os._exit(0)  # at once, whatever the main thread is doing: no process is left that would read an error
         except Exception as error:  # an order that cannot be read here: the main thread says so
             inbox.put(error)
             return

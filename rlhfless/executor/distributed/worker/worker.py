@@ -78,7 +78,7 @@ class Worker:
         self.origin_s = 0.0
         self.up_s = self.clock.now_s()
         self._from_s = 0.0  # where the next iteration begins, unless the last one ended later
-        self._reported_s, self._told_drafts_off = 0.0, False
+        self._reported_s, self._reported_drafts_off = 0.0, False
         self._spans: list[EngineSpan] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
             StartStep: self._start_step, Add: self._add, TakeOff: self._take_off, ComputePrefixes: self._prefill,
@@ -143,8 +143,8 @@ class Worker:
         spans, self._spans = self._spans, []
         self._reported_s = engine.clock_s
         off = engine.drafts_off if isinstance(engine, SupportsDrafts) else None
-        if off is not None and not self._told_drafts_off:
-            self._told_drafts_off, what = True, {**what, "drafts_off": off}
+        if off is not None and not self._reported_drafts_off:
+            self._reported_drafts_off, what = True, {**what, "drafts_off": off}
         self.connection.send(
             ActorReport(engine.clock_s, engine.running(), engine.waiting(), counted, list(completions), spans, **what)
         )
@@ -152,7 +152,7 @@ class Worker:
     # --- orders -------------------------------------------------------------------------------------------------------
 
     def _start_step(self, order: StartStep) -> None:
-        self.origin_s, self._reported_s, self._told_drafts_off = order.origin_s, 0.0, False
+        self.origin_s, self._reported_s, self._reported_drafts_off = order.origin_s, 0.0, False
         self.engines = engines = self._read(order.engines)
         weight_bytes = engines.weight_bytes
         if self.worker_backend.start_server(engines, order.latency):
