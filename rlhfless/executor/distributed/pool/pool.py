@@ -418,6 +418,7 @@ class ActorPool(Transport[ActorHandle]):
             elif held.isdisjoint(place.gpu_ids):
                 now_s = self.now_s()
                 self._idle[place] = _IdleActor(self.spawn(place, self._prewarm_order(place)), now_s, until_s, started_s=now_s)
+                held.update(place.gpu_ids)
                 self._events.append((now_s, "prewarm", holder_at(place), {}))
 
     def _wake(self) -> None:
