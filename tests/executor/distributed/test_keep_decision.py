@@ -14,6 +14,7 @@ from executor_samples import plan_of
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_steps import GROUPS, POOL_KINDS, SOON, Stage, events, stage
+from scripted_world import Punctual
 from test_lifecycle import PLAN, Run, history_of
 
 from rlhfless.engine import Request, SimulatedEngine
@@ -166,6 +167,21 @@ def test_a_pool_decides_by_its_own_cold_starts_and_rests(pool_kind: str, start_s
         for e in decisions:
             assert e["waiting_gpu_s"] == pytest.approx(80.0, abs=5.0)
             assert e["starting_gpu_s"] == pytest.approx(start_s / 0.3, rel=0.2, abs=0.5)
+        on.trace()
+
+
+@pytest.mark.parametrize("pool_kind", POOL_KINDS)
+@pytest.mark.parametrize("wait_s", [0.0, 0.02])
+def test_an_actor_ends_so_long_after_its_work_while_others_decode(pool_kind: str, wait_s: float) -> None:
+    """The first of two actors has little to do; its GPU is free long before the second one is done."""
+    with stage(pool_kind, Punctual(0), lifecycle=Lifecycle(idle_timeout_s=wait_s)) as on:
+        record = on.run(plan_of([[0], [1]]), lengths=[2, 200])
+        done_s = {a["holder"]: a["end_s"] for a in record.allocations if a["role"] == "decode"}
+        (killed,) = [e for e in events(record, "kill") if e["holder"] == "warm-0"] or [{"time_s": done_s["actor-0"]}]
+        assert killed["time_s"] == pytest.approx(done_s["actor-0"] + wait_s, abs=0.06)  # Ray knows of a death 0.05 s later
+        assert killed["time_s"] < done_s["actor-1"] - 0.1
+        warm_s = sum(a["end_s"] - a["start_s"] for a in record.allocations if a["holder"] == "warm-0")
+        assert warm_s == pytest.approx(killed["time_s"] - done_s["actor-0"])
         on.trace()
 
 
