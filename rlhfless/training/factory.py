@@ -252,7 +252,7 @@ def warn_of_other_cluster(config: TrainConfig, origin: RunStart, device: torch.d
         f"{origin.writer.folder}: the run was on {_gpus_of(was)} and continues on {_gpus_of(origin.meta['cluster'])}: "
         "completed steps are kept, but later responses are not the same bit for bit",
         ReproducibilityWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
@@ -269,7 +269,7 @@ def warn_of_other_evaluation(writer: TraceWriter, evaluated_on: str | None) -> N
         warnings.warn(
             f"{writer.folder}: from step {writer.next_step} on the run is evaluated on other prompts or answers than before, "
             "so its held-out numbers (eval_...) are not comparable with those of earlier steps",
-            stacklevel=3,
+            stacklevel=4,
         )
     writer.remember(**{EVALUATED_ON: evaluated_on})
 

@@ -243,3 +243,18 @@ def test_a_predictor_that_cannot_be_made_leaves_neither_a_folder_nor_a_pool(
     with refused(ValueError):
         Trainer(config(), tmp_path / "run", model=model, progress=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_plan_that_is_refused_leaves_no_pool(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pool:
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    pool = Pool()
+    monkeypatch.setattr("rlhfless.training.factory.make_pool", lambda *_: pool)
+    with refused(ValueError, "no plan"):
+        Trainer(config(executor="local"), tmp_path / "run", model=model, step_plan="no plan", progress=False)  # type: ignore[arg-type]
+    assert pool.closed == 1
+    assert list(tmp_path.iterdir()) == []
