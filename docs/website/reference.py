@@ -77,7 +77,7 @@ def _page(front: str, described: dict[int, str]) -> Iterator[str]:
         elif inspect.isroutine(value):
             yield from (f".. autofunction:: {full}", "")
         else:
-            yield from (f".. py:data:: {full}", "", *(f"   {line}" for line in _said_of(front, name)), "")
+            yield from (f".. py:data:: {full}", "", *(f"   {line}" for line in _comment_of(front, name)), "")
 
 
 def _first_sentence(front: str, name: str) -> str:
@@ -87,7 +87,7 @@ def _first_sentence(front: str, name: str) -> str:
     except ImportError:
         return f"Needs {NEEDS[name]}, which was not installed."
     is_described = inspect.isclass(value) or inspect.isroutine(value)
-    lines = [line.strip() for line in (inspect.getdoc(value) or "").splitlines()] if is_described else _said_of(front, name)
+    lines = [line.strip() for line in (inspect.getdoc(value) or "").splitlines()] if is_described else _comment_of(front, name)
     paragraph = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines)))
     sentence = re.match(r".*?[.:](?= [A-Z`]|$)", paragraph)
     text = [(sentence[0] if sentence else paragraph).rstrip(":")]
@@ -96,7 +96,7 @@ def _first_sentence(front: str, name: str) -> str:
     return text[0]
 
 
-def _said_of(front: str, name: str) -> list[str]:
+def _comment_of(front: str, name: str) -> list[str]:
     """Return the lines below an assignment that say what it is, from the module that the front has it from."""
     module, own = front, name
     while True:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.analysis.framework_defaults import DRAWN
-from rlhfless.analysis.length_families import FAMILIES, Family, StepLengths, dealt, drawn_lengths
+from rlhfless.analysis.length_families import FAMILIES, Family, StepLengths, drawn_lengths, in_groups
 from rlhfless.analysis.own_times import evenly
 from rlhfless.diagnosis.counts import RESPONSES_LINE
 from rlhfless.errors import InputError
@@ -212,7 +212,7 @@ def _told_by(log: ImportedLog) -> str:
 
 
 def _rows(step: int, lengths: StepLengths, draw: Draw, samples: int, random: np.random.Generator) -> pd.DataFrame:
-    tokens = dealt(drawn_lengths(lengths, draw.family, random), samples, draw.alike, random)
+    tokens = in_groups(drawn_lengths(lengths, draw.family, random), samples, draw.alike, random)
     number = np.arange(len(tokens))
     limit = lengths.longest if lengths.truncated > 0 else math.inf
     return pd.DataFrame(

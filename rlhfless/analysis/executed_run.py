@@ -18,7 +18,7 @@ from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.timing.build_plan import assemble
 
-CHANGES = ("cut", "move", "lost")  # events after which a response did not stay where it was dealt to
+CHANGES = ("cut", "move", "lost")  # events after which a response did not stay where it was assigned
 
 
 @dataclass(frozen=True)

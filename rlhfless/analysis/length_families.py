@@ -59,7 +59,7 @@ def drawn_lengths(step: StepLengths, family: Family, random: np.random.Generator
     return np.sort(whole)
 
 
-def dealt(lengths: np.ndarray, samples: int, alike: bool, random: np.random.Generator) -> np.ndarray:
+def in_groups(lengths: np.ndarray, samples: int, alike: bool, random: np.random.Generator) -> np.ndarray:
     """Return ascending (n,) lengths in an order in which ``samples`` after each other are responses to one prompt.
 
     Where they are alike, lengths have the ranks of normal scores, of which those of a prompt correlate.

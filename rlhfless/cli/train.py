@@ -111,7 +111,6 @@ def train(options: TrainOptions) -> None:
         raise TrainError(f"{files[1]} is a second configuration file after {files[0]}; give changes as section.key=value")
     chosen = read_config(files[0] if files else None, [word for word in options.config if is_override(word)])
     if options.dry_run:
-        _refuse_unknown(chosen)
         print(to_yaml(chosen, explained=True), end="")
         return
     assert options.out is not None
@@ -136,23 +135,6 @@ def train(options: TrainOptions) -> None:
         raise InputError(f"{error}; correct the reward, and continue the run in {out} with --resume last") from error
     print(repr(trace))
     print(f"wrote {out}")
-
-
-def _refuse_unknown(config: TrainConfig) -> None:
-    """Refuse a configuration with a name that training would refuse; files need not be on this machine.
-
-    Raises:
-        UserError: a reward, the policy or the latency profile is unknown.
-    """
-    from rlhfless.latency import read_profile
-    from rlhfless.scheduling import make_policy
-    from rlhfless.training.rewards.registry import refuse_unknown
-
-    refuse_unknown(config.task.rewards)
-    make_policy(config.planner.policy, tau=config.planner.tau)
-    profile = config.cluster.profile
-    if profile is not None and not profile.endswith(".json"):
-        read_profile(profile)
 
 
 def _how_to_go_on(options: TrainOptions, out: Path, config: TrainConfig) -> str:

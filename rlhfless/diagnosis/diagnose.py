@@ -15,7 +15,7 @@ from rlhfless.diagnosis.counts import counts
 from rlhfless.diagnosis.diagnosis import Diagnosis
 from rlhfless.diagnosis.engine_profile import engine_lines
 from rlhfless.diagnosis.engine_speed import engine_speed
-from rlhfless.diagnosis.gpus import NOBODY_SAYS, GpusSaid, gpus_said
+from rlhfless.diagnosis.gpus import NOT_STATED, GpusInWords, gpus_in_words
 from rlhfless.diagnosis.groups import groups
 from rlhfless.diagnosis.held_gpus import held_gpus
 from rlhfless.diagnosis.impossible import without_impossible
@@ -152,12 +152,12 @@ def _diagnosed(run: LoggedRun, found: Collected) -> Diagnosis:
     )  # fmt: skip
 
 
-def _gpus(run: LoggedRun, found: Collected) -> GpusSaid:
+def _gpus(run: LoggedRun, found: Collected) -> GpusInWords:
     """The GPUs of one logged run in words; those of an executed one are in its trace, those of several runs in each of them."""
     if len(run.allocations) or len(runs_of(run.steps)) > 1:
-        return NOBODY_SAYS
+        return NOT_STATED
     derived = found.numbers.get("gpus") or found.numbers.get("gpus_generate")
-    return gpus_said(run, derived, apart=synchronous(run) is False)
+    return gpus_in_words(run, derived, apart=synchronous(run) is False)
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.diagnosis.drawn_step import drawn_step
-from rlhfless.diagnosis.gpus import NOBODY_SAYS, GpusSaid
+from rlhfless.diagnosis.gpus import NOT_STATED, GpusInWords
 from rlhfless.diagnosis.levers import line_in_words
 from rlhfless.diagnosis.numbers import OWN_PROFILE, Finding, Lever, Numbers, unit_of
 from rlhfless.diagnosis.phases import PHASES
@@ -77,7 +77,7 @@ class Diagnosis:
     runs: tuple[Diagnosis, ...] = ()
     clock: str = ""
     simulated: str = ""
-    gpus: GpusSaid = NOBODY_SAYS
+    gpus: GpusInWords = NOT_STATED
 
     @property
     def verdict(self) -> tuple[Finding, ...]:

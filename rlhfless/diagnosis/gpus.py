@@ -69,7 +69,7 @@ def recorded(run: LoggedRun) -> dict[str, float]:
     return {way: float(value) for way, value in ways.items() if value is not None}
 
 
-class GpusSaid(NamedTuple):
+class GpusInWords(NamedTuple):
     """The GPUs of a run in words: how many, and who says so.
 
     Attributes:
@@ -80,11 +80,11 @@ class GpusSaid(NamedTuple):
     contradicts: bool = False
 
 
-NOBODY_SAYS = GpusSaid()
+NOT_STATED = GpusInWords()
 SAME = 0.02  # relative difference of two ways to one number of GPUs
 
 
-def gpus_said(run: LoggedRun, derived: Number | None, *, apart: bool) -> GpusSaid:
+def gpus_in_words(run: LoggedRun, derived: Number | None, *, apart: bool) -> GpusInWords:
     """Return the GPUs of a run in words, and whether what was stated contradicts the log.
 
     Args:
@@ -105,27 +105,27 @@ def gpus_said(run: LoggedRun, derived: Number | None, *, apart: bool) -> GpusSai
     divided = "" if None in sides else f": {sides[0]:,.0f} generate and {sides[1]:,.0f} train"
     if stated is None:
         if not known:
-            return NOBODY_SAYS
+            return NOT_STATED
         way, value = next(iter(known.items()))
         which = " that generate" if generating and derived is not None and way == derived.how else ""
-        return GpusSaid(f"{value:,.0f}{which}, as the log has it{divided}")
+        return GpusInWords(f"{value:,.0f}{which}, as the log has it{divided}")
     of_sides = run.stated.gpus_generate, run.stated.gpus_train
     if None not in (*sides, *of_sides) and of_sides != sides:
         said = f"you stated {of_sides[0]:,.0f} that generate and {of_sides[1]:,.0f} that train"
-        return GpusSaid(f"{said}, and the log has {sides[0]:,.0f} and {sides[1]:,.0f}; the log's are used", contradicts=True)
+        return GpusInWords(f"{said}, and the log has {sides[0]:,.0f} and {sides[1]:,.0f}; the log's are used", contradicts=True)
     if None not in sides and stated in (sides[0], gpus.total):
         read = "--gpus is read as those that generate" if stated == sides[0] else "--gpus is read as all of them"
         by = "" if run.stated.gpus_generate is not None else f"; {read}"
-        return GpusSaid(f"{gpus.total:,.0f}, as the log has it{divided}{by}")
+        return GpusInWords(f"{gpus.total:,.0f}, as the log has it{divided}{by}")
     other = {way: value for way, value in known.items() if value != stated}
     if other:
         said = "; ".join(f"{value:,.0f} by {way}" for way, value in other.items())
         counts = f"what follows is for {counted(gpus.total or stated, 'GPU')}"
-        return GpusSaid(f"you stated {stated:,}, and the log has {said}{divided}; {counts}", contradicts=True)
+        return GpusInWords(f"you stated {stated:,}, and the log has {said}{divided}; {counts}", contradicts=True)
     if known:
-        return GpusSaid(f"{stated:,}, as you stated and as the log has it")
+        return GpusInWords(f"{stated:,}, as you stated and as the log has it")
     whose = "; they are read as all of them, as no --learner-gpus is given" if apart and gpus.generate is None else ""
-    return GpusSaid(f"{stated:,}, as you stated, not in the log{whose}")
+    return GpusInWords(f"{stated:,}, as you stated, not in the log{whose}")
 
 
 def _within(stated: int, derived: Number) -> bool:

@@ -162,9 +162,10 @@ class CausalLM:
         return bool(self.device.type == "cuda")
 
     def _room(self, what: str) -> AbstractContextManager[None]:
-        from rlhfless.system.device_memory import room
+        from rlhfless.system.device_memory import explain_out_of_memory
 
-        return room(self.device, f"{what} of {self.name}", "measure a smaller model, or use a device with more memory")
+        instead = "measure a smaller model, or use a device with more memory"
+        return explain_out_of_memory(self.device, f"{what} of {self.name}", instead)
 
     def _wait(self) -> None:
         if self._on_gpu:

@@ -37,7 +37,7 @@ from rlhfless.plots.palette import BLUE, BOUND, GREEN, GREY, ORANGE, PURPLE, VER
 from rlhfless.simulate import SimulationConfig, WholeStep, logged_steps
 from solver.model.objective import Objective
 
-TITLE = "Figure 10 as whole steps, with all levers and a bound"
+TITLE = "Figure 10 as whole steps, with all optimisations and a bound"
 ASSUMED = ("GPQA", "LiveCodeBench")
 SYSTEMS = {
     ("elastic", WITHOUT, ""): Look("elastic plain: right-sized, released, learned from on all GPUs", PURPLE, "pentagon-open"),
@@ -64,8 +64,8 @@ BARS = {
     **{f"bars: {name} drafts": Look(f"bars: {name} drafts", colour, hatch=hatch)
        for name, colour, hatch in zip(DRAFTS, (BLUE, GREEN, ORANGE), ("", "/", "x"), strict=True)},
     SIZED: Look(SIZED, PURPLE, hatch="."),
-    "stage": Look("value after each stage", GREY), "expected": Look("lever: expected", GREY, hatch="/"),
-    "executed": Look("lever: executed", BLUE),
+    "stage": Look("value after each stage", GREY), "expected": Look("optimisation: expected", GREY, hatch="/"),
+    "executed": Look("optimisation: executed", BLUE),
 }  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def whole_steps(
     data_sets: Sequence[str] = ("GSM8K", "GPQA", "LiveCodeBench"), responses: int = 512, seeds: int = 5, draft_seeds: int = 5,
     epochs: int = 3,
 ) -> Numbers:  # fmt: skip
-    """Return rows of systems, levers, stages and bounds of all steps; ``part`` says which. Every step is kept when it is
+    """Return rows of systems, optimisations, stages and bounds of all steps; ``part`` says which. Every step is kept when it is
     computed. Seeds are draws of lengths (where they are a model), of random splits and of drafts."""
     tables = []
     for cell in cells_of(algorithms, machines, data_sets, seeds):
@@ -145,7 +145,7 @@ def label(data_set: str, basis: str) -> str:
 
 
 def printed(numbers: Numbers) -> list[str]:
-    """Return every system in every setting, the bounds, what each lever saves, the waterfall, and the aims, as lines."""
+    """Return every system in every setting, the bounds, what each optimisation saves, the waterfall, and the aims, as lines."""
     table = numbers.table
     means, limits, limits_sized = against_naive(table), bounds(table), bounds(table, BOUND_SIZED)
     against, sized = fair(table), fair(table, any_size=True)
@@ -165,7 +165,7 @@ def printed(numbers: Numbers) -> list[str]:
         lines += [f"    against elastic plain with prefix caching, {name} drafts: {_fairly(against[names, name])}"
                   for name in DRAFTS if (names, name) in against]  # fmt: skip
         lines += [f"    the same with any size of actors: {_fairly(sized[names, WITHOUT])}"] * ((names, WITHOUT) in sized)
-    lines.append("levers, left out one at a time (expected to save / saved of T^0.7 C^0.3 / used in steps), without drafts")
+    lines.append("optimisations, each left out (expected to save / saved of T^0.7 C^0.3 / used in steps), without drafts")
     lines += [f"    {row.lever}: {row.expected:.1%} / {row.saved:.1%} / {row.used:.0%}" for row in levers(table).itertuples()]
     lines.append("waterfall of T^0.7 C^0.3, naive = 1: " + ", ".join(f"{k} {v:.3f}" for k, v in stages(table).items()))
     lines.append("aims")
@@ -188,7 +188,7 @@ def _fairly(one: Fair) -> str:
 
 
 def plot(numbers: Numbers) -> go.Figure:
-    """Plot speed and saving of every system over the settings with the bound, the comparison with elastic plain, and levers."""
+    """Plot speed and saving of every system over the settings with the bound, elastic plain, and optimisations."""
     table = numbers.table
     means = against_naive(table)
     basis = means.groupby(CELL, sort=False)["basis"].first()
@@ -220,7 +220,7 @@ def plot(numbers: Numbers) -> go.Figure:
         [Panel({"hue": tuple(BARS)}, "place", "cheaper", "hue", "bars", xaxis=ticks, yaxis=PERCENT,
                y_title="cheaper at equal time<br>(elastic, prefix caching)")],
         [Panel({}, "place", "value", "hue", "bars", y_title="T^0.7 C^0.3, naive = 1", yaxis=FROM_ZERO),
-         Panel({}, "place", "lever", "hue", "across", x_title="saved by each lever, leave one out", xaxis=PERCENT)],
+         Panel({}, "place", "lever", "hue", "across", x_title="saved by each optimisation, leave one out", xaxis=PERCENT)],
     ]  # fmt: skip
     note = "16 L40S, planned from forecasts; all together is planned for 1.35x"
     return facets(shown, TITLE, note, panels, {**SYSTEMS, **LIMITS, **BARS}, heights=[300, 300, 220, 260], between=110)
@@ -230,8 +230,8 @@ FIGURE = PaperFigure(
     "10_all", TITLE,
     Text(
         "Speed and saving of whole steps against the naive system, with 95 % intervals over seeds; the saving against elastic "
-        "plain with prefix caching at equal time; the waterfall of levers, and what each is expected to save and saves when it "
-        "alone is left out (without drafts).",
+        "plain with prefix caching at equal time; the waterfall of optimisations, and what each is expected to save and saves "
+        "when it alone is left out (without drafts).",
         f"Latency: measured operators on L40S. {GSM8K_LENGTHS} Lengths of GPQA and LiveCodeBench are assumed. Acceptance of "
         "drafts: weak as measured on MATH-500, strong as on the shipped run, a character task. Preparation and learning: 2 N "
         "and 6 N FLOPs a token at an assumed 30 % of the peak. A learner loses 10 % of its speed per doubling beyond the "

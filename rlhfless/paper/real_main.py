@@ -20,7 +20,7 @@ from rlhfless.paper.real_fit import FITTED, step_flops
 from rlhfless.paper.real_settings import GPUS_PER_NODE, RealSetting, real_settings
 from rlhfless.paper.runs import Runs
 from rlhfless.plots.palette import GREY, SKY
-from rlhfless.scheduling.published import megatron_plan
+from rlhfless.scheduling.published import LayoutProblem, megatron_plan
 from solver import Cluster
 from solver.layouts import StepPlan, plan_step, ppo
 from solver.layouts.costs import CallOptions
@@ -90,7 +90,7 @@ def _published(one: RealSetting) -> dict[str, object]:
 def _periods(one: RealSetting, costs: CallTable, work: int) -> dict[str, object]:
     """Return the periods of Megatron's rule, of the planned step, and of one whose calls run as they become ready."""
     cluster = Cluster(one.gpus // GPUS_PER_NODE, GPUS_PER_NODE, 1)
-    rule = megatron_plan(ppo(), cluster, costs, memory_bytes=costs.gpu_memory_bytes)
+    rule = megatron_plan(LayoutProblem.of(ppo(), cluster, costs, memory_bytes=costs.gpu_memory_bytes))
     plan = plan_step(ppo(), cluster, costs, memory_bytes=costs.gpu_memory_bytes, work=work)
     return {
         "heuristic_s": rule.period_s, "planned_s": plan.period_s, "planned_fifo_s": _fifo_s(work, plan, cluster, costs),

@@ -1,4 +1,4 @@
-"""A whole step of a log, planned with all levers: what each is expected to save, and what it saved in the executed step."""
+"""A whole step of a log, planned with all optimisations: what each is expected to save, and what it saved when executed."""
 
 from __future__ import annotations
 
@@ -178,8 +178,8 @@ class PlannedWholeStep:
         elif objective.budget is not None and self.choice.gpu_seconds > objective.budget:
             limit, unit = f"{objective.budget:g} GPU-seconds", "GPU-seconds"
         if limit:
-            exceeded = f"no plan with these levers is expected to keep within {limit}; this is the one closest to it"
-            exceeded += f", and what each lever saves is a share of the {unit}"
+            exceeded = f"no plan with these optimisations is expected to keep within {limit}; this is the one closest to it"
+            exceeded += f", and what each optimisation saves is a share of the {unit}"
         return [note for note in (guess, exceeded, SECONDS_OF, PLAIN_IS) if note]
 
     def __repr__(self) -> str:
@@ -198,7 +198,8 @@ class PlannedWholeStep:
         head = ("plan", "expected (s)", "expected (GPU-s)", "executed (s)", "executed (GPU-s)", "lower bound (GPU-s)")
         meanings = self.savings["meaning"]
         rows = [(*row, meaning) for row, meaning in zip(self._lever_rows(), meanings, strict=True)]
-        levers = rows_table("Each lever left out alone", ("lever", "expected to save", "saved", "what it does"), rows)
+        columns = ("optimisation", "expected to save", "saved", "what it does")
+        levers = rows_table("Each optimisation left out alone", columns, rows)
         return with_notes(rows_table(self._title, head, self._rows()), self._notes) + levers
 
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from rlhfless.scheduling.policy import PlanningOptions, check_inputs
 from solver.generation.actor_count import Groups, best_split
-from solver.generation.prompt_dealing import candidate_counts
+from solver.generation.prompt_order import candidate_counts
 from solver.generation.random_split import assign_prompts, random_split
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem

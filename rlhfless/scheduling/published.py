@@ -63,9 +63,19 @@ class LayoutProblem:
 
     @classmethod
     def of(
-        cls, graph: Graph, cluster: Cluster, costs: CallCosts, memory_bytes: float, order: Order, lower_bound_s: float
+        cls,
+        graph: Graph,
+        cluster: Cluster,
+        costs: CallCosts,
+        *,
+        memory_bytes: float = math.inf,
+        order: Order = "fifo",
+        lower_bound_s: float = 0.0,
     ) -> LayoutProblem:
-        """Check what users give, as ``megatron_plan`` says.
+        """Return the problem of a step.
+
+        Args:
+            graph, cluster, costs, memory_bytes: see ``solver.layouts.plan_step``. order, lower_bound_s: see the class.
 
         Raises:
             PlanningError: an argument makes no sense, or a call runs in no layout.
@@ -90,37 +100,27 @@ class LayoutProblem:
         return step_plan(self.options, plan, status=status, order=self.order, lower_bound_s=self.lower_bound_s, history=history)
 
 
+def _check(problem: LayoutProblem) -> None:
+    if not isinstance(problem, LayoutProblem):
+        raise PlanningError(f"problem is {as_given(problem)}; a LayoutProblem is needed")
+
+
 # --- Megatron ---------------------------------------------------------------------------------------------------------------
 
 
-def megatron_plan(
-    graph: Graph,
-    cluster: Cluster,
-    costs: CallCosts,
-    *,
-    memory_bytes: float = math.inf,
-    order: Order = "fifo",
-    lower_bound_s: float = 0.0,
-) -> StepPlan:
+def megatron_plan(problem: LayoutProblem) -> StepPlan:
     """Return the step plan of Megatron's rule: tp 8 (at most a node), pp = number of nodes, dp 1, for every call.
 
     Where a call does not run like this, it gets the largest mesh, then the largest tp, then the largest pp of at most the
-    number of nodes.
-
-    Args:
-        graph, cluster, costs, memory_bytes: see ``solver.layouts.plan_step``. order: in which ready calls start.
-        lower_bound_s: on the period of every plan, for example that of ``plan_step``.
-
-    Returns:
-        The plan, with status ``given``, or ``infeasible`` where a GPU has too few bytes.
+    number of nodes. The status is ``given``, or ``infeasible`` where a GPU has too few bytes.
 
     Raises:
-        PlanningError: an argument makes no sense, or a call runs in no layout.
+        PlanningError: ``problem`` is no LayoutProblem.
 
     Example:
         >>> from solver import Cluster
         >>> from solver.layouts import CallMemory, dpo
-        >>> from rlhfless.scheduling.published import megatron_plan
+        >>> from rlhfless.scheduling.published import LayoutProblem, megatron_plan
         >>> class Costs:
         ...     def seconds(self, call, layout):
         ...         return (3.0 if call.kind == "train" else 1.0) / layout.mesh.gpus
@@ -128,11 +128,11 @@ def megatron_plan(
         ...         return CallMemory(kept=0.0, working=0.0)
         ...     def reallocate(self, role, source, destination):
         ...         return 0.0, 0.0
-        >>> plan = megatron_plan(dpo(), Cluster(2, 4, 1), Costs())
+        >>> plan = megatron_plan(LayoutProblem.of(dpo(), Cluster(2, 4, 1), Costs()))
         >>> [str(call.layout.strategy) for call in plan.calls], plan.period_s
         (['1x4x2', '1x4x2'], 0.5)
     """
-    problem = LayoutProblem.of(graph, cluster, costs, memory_bytes, order, lower_bound_s)
+    _check(problem)
     options = problem.options
     nodes = max(1, options.gpus // options.gpus_per_node)
 
@@ -146,32 +146,19 @@ def megatron_plan(
 # --- verl -------------------------------------------------------------------------------------------------------------------
 
 
-def colocated_plan(
-    graph: Graph,
-    cluster: Cluster,
-    costs: CallCosts,
-    *,
-    memory_bytes: float = math.inf,
-    order: Order = "fifo",
-    lower_bound_s: float = 0.0,
-) -> StepPlan:
-    """Return verl's plan: the best step plan of co-located sets of models.
+def colocated_plan(problem: LayoutProblem) -> StepPlan:
+    """Return verl's plan: the best step plan of co-located sets of models, with status ``given``.
 
-    Args:
-        graph, cluster, costs, memory_bytes: see ``solver.layouts.plan_step``. order: in which ready calls start.
-        lower_bound_s: on the period of every plan, for example that of ``plan_step``.
-
-    Returns:
-        The plan, with status ``given``. Where no partition fits into memory, each call has the layout that needs least, and the
-        status is ``infeasible`` unless that fits.
+    Where no partition fits into memory, each call has the layout that needs least, and the status is ``infeasible`` unless that
+    fits.
 
     Raises:
-        PlanningError: an argument makes no sense, or a call runs in no layout.
+        PlanningError: ``problem`` is no LayoutProblem.
 
     Example:
         >>> from solver import Cluster
         >>> from solver.layouts import CallMemory, dpo
-        >>> from rlhfless.scheduling.published import colocated_plan
+        >>> from rlhfless.scheduling.published import LayoutProblem, colocated_plan
         >>> class Costs:
         ...     def seconds(self, call, layout):
         ...         return (3.0 if call.kind == "train" else 1.0) / layout.mesh.gpus
@@ -179,11 +166,11 @@ def colocated_plan(
         ...         return CallMemory(kept=0.0, working=0.0)
         ...     def reallocate(self, role, source, destination):
         ...         return 0.0, 0.0
-        >>> plan = colocated_plan(dpo(), Cluster(1, 4, 1), Costs())
+        >>> plan = colocated_plan(LayoutProblem.of(dpo(), Cluster(1, 4, 1), Costs()))
         >>> [call.layout.mesh.gpus for call in plan.calls], plan.period_s
         ([4, 4], 1.0)
     """
-    problem = LayoutProblem.of(graph, cluster, costs, memory_bytes, order, lower_bound_s)
+    _check(problem)
     sets = _Sets(problem)
     found = (sets.plan(placed) for placed in placements(problem.options))
     plans = np.array([plan for plan in found if plan is not None])
@@ -350,22 +337,10 @@ class MarkovSearch:
             raise PlanningError(f"cpu_s is {as_given(self.cpu_s)}; a number above 0 is needed")
 
 
-def real_plan(
-    graph: Graph,
-    cluster: Cluster,
-    costs: CallCosts,
-    *,
-    memory_bytes: float = math.inf,
-    order: Order = "fifo",
-    lower_bound_s: float = 0.0,
-    search: MarkovSearch = MarkovSearch(),
-) -> StepPlan:
-    """Return the best step plan of ReaL's search.
+def real_plan(problem: LayoutProblem, search: MarkovSearch = MarkovSearch()) -> StepPlan:
+    """Return the best step plan of ReaL's search. ReaL starts ready calls in the order ``fifo``.
 
     Args:
-        graph, cluster, costs, memory_bytes: see ``solver.layouts.plan_step``. order: in which ready calls start; ``fifo`` is
-            ReaL's.
-        lower_bound_s: on the period of every plan, for example that of ``plan_step``.
         search: states, temperatures and seeds; the same search gives the same plan, unless ``cpu_s`` ends it.
 
     Returns:
@@ -373,12 +348,12 @@ def real_plan(
         chains and the best period so far.
 
     Raises:
-        PlanningError: an argument makes no sense, or a call runs in no layout.
+        PlanningError: an argument is of another type.
 
     Example:
         >>> from solver import Cluster
         >>> from solver.layouts import CallMemory, dpo
-        >>> from rlhfless.scheduling.published import MarkovSearch, real_plan
+        >>> from rlhfless.scheduling.published import LayoutProblem, MarkovSearch, real_plan
         >>> class Costs:
         ...     def seconds(self, call, layout):
         ...         return (3.0 if call.kind == "train" else 1.0) / layout.mesh.gpus
@@ -386,12 +361,12 @@ def real_plan(
         ...         return CallMemory(kept=0.0, working=0.0)
         ...     def reallocate(self, role, source, destination):
         ...         return 0.0, 0.0
-        >>> real_plan(dpo(), Cluster(1, 4, 1), Costs(), search=MarkovSearch(states=200)).period_s
+        >>> real_plan(LayoutProblem.of(dpo(), Cluster(1, 4, 1), Costs()), MarkovSearch(states=200)).period_s
         1.0
     """
     if not isinstance(search, MarkovSearch):
         raise PlanningError(f"search is {as_given(search)}; a MarkovSearch is needed")
-    problem = LayoutProblem.of(graph, cluster, costs, memory_bytes, order, lower_bound_s)
+    _check(problem)
     found = StepChains(problem, search)
     found.run()
     best = found.known.best or found.known.lowest
@@ -520,12 +495,12 @@ def accepted(energy: float, proposed: float, temperature: float, uniform: float)
 
 # --- by name ----------------------------------------------------------------------------------------------------------------
 
-PUBLISHED_PLANS: dict[str, Callable[..., StepPlan]] = {
+PUBLISHED_PLANS: dict[str, Callable[[LayoutProblem], StepPlan]] = {
     "megatron": megatron_plan,
     "real": real_plan,
     "verl": colocated_plan,
 }
-"""Published planners of layouts by name; all take the arguments of ``megatron_plan``."""
+"""Published planners of layouts by name."""
 
 
 def published_plans(
@@ -558,13 +533,13 @@ def published_plans(
     unknown = [name for name in names if not isinstance(name, str) or name not in PUBLISHED_PLANS]
     if unknown:
         raise InputError(f"there is no published plan {as_given(unknown[0])}; choose from {', '.join(PUBLISHED_PLANS)}")
-    return {
-        name: PUBLISHED_PLANS[name](graph, cluster, costs, memory_bytes=memory_bytes, lower_bound_s=lower_bound_s)
-        for name in names
-    }
+    problem = LayoutProblem.of(graph, cluster, costs, memory_bytes=memory_bytes, lower_bound_s=lower_bound_s)
+    return {name: PUBLISHED_PLANS[name](problem) for name in names}
 
 
-__all__ = ["PUBLISHED_PLANS", "MarkovSearch", "colocated_plan", "megatron_plan", "published_plans", "real_plan"]
+__all__ = [
+    "PUBLISHED_PLANS", "LayoutProblem", "MarkovSearch", "colocated_plan", "megatron_plan", "published_plans", "real_plan",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlhfless.scheduling.policy import PlanningOptions, check_inputs
 from rlhfless.scheduling.rules import LocalCut
-from solver.generation.prompt_dealing import candidate_counts
+from solver.generation.prompt_order import candidate_counts
 from solver.generation.random_split import assign_prompts
 from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.plan import Plan

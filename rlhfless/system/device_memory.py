@@ -26,7 +26,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 @contextmanager
-def room(device: torch.device, doing: str, instead: str = SPARE) -> Iterator[None]:
+def explain_out_of_memory(device: torch.device, doing: str, instead: str = SPARE) -> Iterator[None]:
     """Context manager: replace torch's out-of-memory error by one that says what failed, what is free, and what to do instead.
 
     Raises:

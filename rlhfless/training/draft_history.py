@@ -12,30 +12,23 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rlhfless.scheduling import SchedulingPolicy
-from rlhfless.scheduling.speculative import Speculative
 from rlhfless.training.config import TrainError
 from solver.model.drafting import Drafting
 from solver.model.errors import as_given
 
 
-def check_drafting(drafting: Drafting | None, planner: SchedulingPolicy) -> None:
+def check_drafting(drafting: Drafting | None) -> None:
     """Refuse settings that the engines of a training run cannot decode with.
 
     Raises:
-        TrainError: the length is ``critical``, the settings are of another type, or the policy itself drafts.
+        TrainError: the length is ``critical``, or the settings are of another type.
     """
-    if isinstance(planner, Speculative):
-        raise TrainError(
-            f"planner.policy {planner.name!r} drafts in simulations only; a training run needs planner.policy "
-            f"{planner.base.name!r} and cluster.drafts"
-        )
     if drafting is not None and not isinstance(drafting, Drafting):
         raise TrainError(f"drafting is {as_given(drafting)}; a rlhfless.Drafting is needed")
     if drafting is not None and drafting.length == "critical":
         raise TrainError(
-            "cluster.draft_length is 'critical', which needs remaining lengths that the engines of a training run do not "
-            "predict; adaptive or a number of tokens is needed"
+            "drafting has the length 'critical', which needs remaining lengths that the engines of a training run do not "
+            "predict; 'adaptive' or a number of tokens is needed"
         )
 
 

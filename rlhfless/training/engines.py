@@ -32,7 +32,6 @@ from rlhfless.training.weight_sync import FolderSync
 from solver.model.cluster import Cluster
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
-from solver.model.plurals import counted
 
 
 class Engines(Protocol):
@@ -157,20 +156,6 @@ def check_engine(engine: str) -> None:
         from rlhfless.engine.vllm.adapter import check_version
 
         check_version()
-
-
-def check_parts_of_actors(config: ClusterConfig, latency: LatencyModel) -> None:
-    """Check that tensor-parallel actors have a GPU for each part that was asked for.
-
-    Raises:
-        TrainError: the profile plans actors of another number of GPUs.
-    """
-    parts, gpus = config.tensor_parallel, latency.gpus_per_actor
-    if parts not in (None, gpus):
-        raise TrainError(
-            f"cluster.tensor_parallel is {parts}, but actors of profile {latency.name!r} have {counted(gpus, 'GPU')}; give "
-            f"a profile of {counted(parts, 'GPU')} per actor, or leave tensor_parallel out"
-        )
 
 
 def make_pool(

@@ -1,6 +1,6 @@
 """The RLHF training loop: predict lengths, plan, generate, compute rewards, learn, write the trace; resumable after each step.
 
-Generation runs on emulated actors, in processes, or on a Ray cluster. ``factory.py`` makes the components.
+Generation runs on emulated actors, in processes, or on a Ray cluster.
 """
 
 from __future__ import annotations
@@ -21,38 +21,69 @@ import pandas as pd
 from rlhfless.training import missing_torch
 
 try:
+    import torch
     from tqdm.auto import tqdm
 except ImportError as error:
     raise missing_torch(error) from None
 
 import rlhfless
 from rlhfless.engine.protocol import Request
+from rlhfless.engine.torch.pretrained import stop_ids_of
+from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool, StepFailed, StepRecord, WorkItem, run_step
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.executor.step.progress import BETWEEN_STEPS, OnPhase, OnProgress, OnStepEnd, StepProgress
 from rlhfless.gone_options import in_sections
-from rlhfless.scheduling import PlanningOptions, PolicyFunction, SchedulingPolicy
+from rlhfless.latency import load_profile
+from rlhfless.predict import EwmaPredictor
+from rlhfless.scheduling import PlanningOptions, PolicyFunction, SchedulingPolicy, make_policy
 from rlhfless.system.cleanup import clean_up
+from rlhfless.system.notices import notice
 from rlhfless.trace import Trace, step_table
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.lora import save_adapter
 from rlhfless.training.callbacks import Callback
+from rlhfless.training.chosen import choose
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.config.their_names import OF_TRAINER
 from rlhfless.training.draft_history import earlier_responses
-from rlhfless.training.engines import options_after_loss, options_for
+from rlhfless.training.engines import (
+    TorchEngines,
+    make_engines,
+    model_context,
+    options_after_loss,
+    options_for,
+    precision_of,
+)
 from rlhfless.training.evaluation import held_out_problems
-from rlhfless.training.factory import LengthPredictor, resolve
+from rlhfless.training.factory import (
+    EVALUATED_ON,
+    LengthPredictor,
+    check_installed,
+    make_cluster,
+    make_evaluator,
+    make_problems,
+    meta_of,
+    pool_of_run,
+    warn_of_other_cluster,
+    warn_of_other_evaluation,
+)
+from rlhfless.training.first_line import first_line
 from rlhfless.training.given_parts import Given, parts_of
 from rlhfless.training.loggers import as_callbacks
 from rlhfless.training.models.tiny_model import save_model
-from rlhfless.training.planned_calls import generation_problem, on_mesh
+from rlhfless.training.planned_calls import check_step_plan, generation_problem, on_mesh
 from rlhfless.training.responses import completed_rows, make_requests, rollout_rows
 from rlhfless.training.rewards import RewardFunction, Rewards, RewardWarning
+from rlhfless.training.rewards.registry import make_rewards
+from rlhfless.training.run_start import RunStart, check_first_model, stored_config, what_resumes
+from rlhfless.training.run_state import RunState
 from rlhfless.training.step_learning import LearningParts, StepLearning
 from rlhfless.training.step_result import TrainedStep
 from rlhfless.training.streaming import learning_of
-from rlhfless.training.tasks import Problem, Task
+from rlhfless.training.tasks import DatasetTask, Problem, Task, digest
+from rlhfless.training.tasks.prompt_limit import PromptLimit, longest_prompt, warn_of_left_out
+from rlhfless.training.weight_bytes import generated_weight_bytes
 from solver.layouts.plan import StepPlan
 from solver.lengths.forecast import LengthForecast, check_forecast
 from solver.lengths.remaining import RemainingLengths
@@ -153,19 +184,43 @@ class Trainer:
     ) -> None:
         folder = _folder(folder)
         given = Given(
-            task, model, algorithm, planner, executor, predictor, rewards, reward_weights, dataset, eval_dataset, drafting,
-            step_plan,
+            task, model, algorithm, planner, executor, predictor, rewards, dataset, eval_dataset, drafting, step_plan,
         )  # fmt: skip
-        config, overrides = parts_of(config, given, options)
-        self.callbacks = as_callbacks(callbacks, folder)
-        parts = resolve(config, overrides, folder, resume=resume, progress=progress)
-        self.config, self.progress = parts.config, progress
-        self.latency, self.cluster, self.predictor = parts.latency, parts.cluster, parts.predictor
-        self.state, self.task, self.rewards, self.engines = parts.state, parts.task, parts.rewards, parts.engines
-        self.actor_pool, self._owns_pool, self._meta = parts.actor_pool, overrides.executor is None, parts.meta
-        self.step_plan, self.evaluator, self._closed, self._told_flat = step_plan, parts.evaluator, False, False
-        self.planner, self.drafting = parts.planner, parts.drafting
-        self.choices: tuple[str, ...] = tuple(parts.meta.get("choices", ()))
+        config, given = parts_of(config, given, reward_weights, options)
+        self.callbacks, self.progress = as_callbacks(callbacks, folder), progress
+        resume = what_resumes(resume, folder)
+        stored = None if resume is False or folder is None else stored_config(folder)
+        if folder is not None and stored is not None:
+            check_first_model(folder, given.model, stored)
+            config = config.resuming(stored)
+        check_installed(config)
+        on_rows = given.task is None and (given.dataset is not None or config.task.name != "arithmetic")
+        config, device, chosen = choose(
+            config, given.model, given.executor, own_algorithm=given.algorithm is not None,
+            own_rule=not on_rows or given.rewards is not None, saves=folder is not None,
+        )  # fmt: skip
+        given.check(config, new=stored is None)
+        hardware = config.cluster
+        assert hardware.profile is not None, "it was chosen"
+        self.latency = load_profile(hardware.profile)
+        self.cluster = make_cluster(hardware, self.latency)
+        self.planner: SchedulingPolicy = given.planner or make_policy(config.planner.policy, tau=config.planner.tau)
+        self.drafting: Drafting | None = given.drafting or hardware.drafting
+        self.predictor: LengthPredictor = given.predictor or EwmaPredictor(config.planner.window)
+        weight_bytes = generated_weight_bytes(
+            given.model, None if resume is False else folder, precision_of(config, device.type)
+        )
+        self.actor_pool: ProcessPool | RayPool | None = given.executor or pool_of_run(
+            config, self.cluster, weight_bytes, resumes=resume is not False
+        )
+        self._owns_pool, self.step_plan, self._closed, self._told_flat = given.executor is None, step_plan, False, False
+        try:
+            self._begin(config, given, folder, device, chosen, resume)
+        except BaseException as error:
+            if self.actor_pool is not None and self._owns_pool:
+                clean_up(self.actor_pool.close, after=error)
+            raise
+        self.choices: tuple[str, ...] = tuple(self._meta.get("choices", ()))
         self.on_progress: OnProgress | None = None
         self.on_phase: OnPhase | None = None
         self.on_step_end: OnStepEnd | None = None
@@ -174,6 +229,62 @@ class Trainer:
         self._learning: tuple[StepRecord, StepLearning] | None = None  # of the running step, once it is generated
         self._phase: tuple[int, str] | None = None
         self._rows: list[pd.DataFrame] = []  # of ``table``, one for each step, where no trace is kept
+
+    def _begin(
+        self,
+        config: TrainConfig,
+        given: Given,
+        folder: Path | None,
+        device: torch.device,
+        chosen: tuple[str, ...],
+        resume: bool | int,
+    ) -> None:
+        """Make the parts that depend on the model from which training starts, and start or resume the run.
+
+        Args:
+            device: of the learner's models. chosen: what the run chose, see ``choose``.
+        """
+        if given.step_plan is not None:
+            check_step_plan(given.step_plan, config, self.cluster, self.latency, on_pool=self.actor_pool is not None)
+        meta = meta_of(config, given, self.cluster, self.planner, device, self.actor_pool, chosen)
+        first = first_line(config, device, self.actor_pool, chosen, given=given.algorithm is not None) if self.progress else ""
+        origin = RunStart.of(config, folder, given.model, meta, device=device, resume=resume)
+        warn_of_other_cluster(config, origin, device, custom_pool=not self._owns_pool)
+        limit = PromptLimit.of(config, model_context(config.cluster.engine, origin.model))
+        self.task, self.config, learned_from = make_problems(config, given, origin, limit)
+        asked, config = config, self.config
+        kept = config if asked.task.prompts is None else asked
+        origin = replace(origin, meta={**origin.meta, "problems": learned_from, "config": kept.to_dict()})
+        if first and asked.task.prompts is None:
+            epochs = f"{counted(len(self._trained_on), 'prompt')}, epochs of {counted(config.steps_per_epoch, 'step')}"
+            first += f"\ntrain: task {self.task.name}: {epochs}"
+        offloads, rollout = config.task.offload_reward_models, config.rollout
+        self.rewards: Rewards = given.rewards or make_rewards(config.task.rewards, self.task, device=device, offloads=offloads)
+        longest = longest_prompt(self._trained_on, origin.tokenizer, limit)
+        sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty)
+        precision = precision_of(config, device.type, origin.checkpoint_dtype)
+        stop_ids = stop_ids_of(origin.model, origin.tokenizer)
+        how = (self.rewards, sampling, precision, stop_ids)
+        self.evaluator = make_evaluator(config, given, self.task, origin, limit, *how)
+        if self.evaluator.problems:
+            origin = replace(origin, meta={**origin.meta, EVALUATED_ON: digest(self.evaluator.problems)})
+        if isinstance(self.task, DatasetTask) and self.task.left_out:
+            assert limit is not None
+            warn_of_left_out(self.task.name, self.task.left_out, limit, len(self._trained_on))
+        context = rollout.max_model_len or longest + rollout.max_response_tokens
+        self.engines = make_engines(config.cluster, origin.model, stop_ids, context, sampling, precision, self.drafting)
+        if (memory_gib := config.cluster.memory_gib) is not None:
+            assert isinstance(self.engines, TorchEngines), "the configuration refuses others"
+            self.latency = self.engines.within(self.latency, int(memory_gib * 2**30))
+        if first and origin.is_cold:  # has no checkpoint that could be refused; the lines stand before the bar of the warm-up
+            notice(first)
+        origin.warm_up(config.seed, progress=self.progress)
+        self.state = RunState.begin(origin, config, folder, given.algorithm)  # last: before it nothing is written
+        if self.state.writer is not None:
+            warn_of_other_evaluation(self.state.writer, origin.meta.get(EVALUATED_ON))
+        if first and not origin.is_cold:
+            notice(first)
+        self._meta = origin.meta
 
     @classmethod
     def continue_from(cls, trace: Trace, model: str | Path, *, progress: bool = True, **changes: Any) -> Trainer:

@@ -38,7 +38,7 @@ def micro_batches(lengths: Sequence[int], max_tokens_per_micro_batch: int) -> li
     return batches
 
 
-def dealt(lengths: Sequence[int], max_tokens_per_micro_batch: int, processes: int) -> list[list[list[int]]]:
+def micro_batches_by_rank(lengths: Sequence[int], max_tokens_per_micro_batch: int, processes: int) -> list[list[list[int]]]:
     """Return the ``micro_batches`` of every process; token sums are balanced over processes (Karmarkar-Karp).
 
     All processes get equally many micro-batches, because they compute in lockstep; missing ones are empty.

@@ -73,7 +73,7 @@ class StreamedLearning:
         if not self.parts.on_pool:
             self.parts.enter("learning")
             self._run_after(record)
-        self._say_plan(record)
+        self._record_plan(record)
         groups = [self._groups[g] for g in range(len(self.parts.problems))]
         scores = Scores.joined([group.scores for group in groups])
         scores.check(self.parts.step)
@@ -207,7 +207,7 @@ class StreamedLearning:
         )
         add_work(record, items, self.parts.cluster)
 
-    def _say_plan(self, record: StepRecord) -> None:
+    def _record_plan(self, record: StepRecord) -> None:
         """Write what was planned and expected of the learner into the record, if it was planned."""
         if (late := self._on.late) is not None:
             said = {

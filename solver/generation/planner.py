@@ -3,7 +3,7 @@
 One planner serves one kind of actors and several, single lengths and scenarios, with and without limits. It calls the parts in
 order:
 
-1. the right-sized random split, and with scenarios responses dealt to a few numbers of actors (``round-robin``);
+1. the right-sized random split, and with scenarios responses assigned to a few numbers of actors (``round-robin``);
 2. cut, price, choose, with cuts that come closer around the chosen ones (``columns``: GLOP and SCIP);
 3. fill the chosen actors item by item (``fill``);
 4. repairs, timed exactly: ``repack``, ``level``, ``few items`` (CP-SAT), ``exchange``;

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from solver.generation.actor_count import Groups, TimedSplit, best_split, least_keys
 from solver.generation.canonical_order import Canonical
 from solver.generation.infeasible import no_room
-from solver.generation.prompt_dealing import candidate_counts, dealt_prompts, equal_counts
+from solver.generation.prompt_order import candidate_counts, equal_counts, in_prompt_order
 from solver.model.errors import PlanningError, as_given, check_flags, is_whole
 from solver.model.node_placement import place
 from solver.model.offers import check_counts
@@ -51,7 +51,7 @@ def assign_prompts(workload: Workload, prompts: IntArray, actors: int) -> list[I
 
     There are as many groups as prompts if that is fewer; no group is empty.
     """
-    order, first = dealt_prompts(workload, prompts)
+    order, first = in_prompt_order(workload, prompts)
     return [order[first[a] : first[b]] for a, b in equal_counts(len(prompts), actors)]
 
 
@@ -150,7 +150,7 @@ class _Shuffled:
     @classmethod
     def of(cls, workload: Workload, seed: int, spread: bool) -> _Shuffled:
         """Return the shuffled prompts of a workload in canonical order, a prompt's responses in their order."""
-        order, first = dealt_prompts(workload, np.random.default_rng(seed).permutation(np.unique(workload.prompt_of)))
+        order, first = in_prompt_order(workload, np.random.default_rng(seed).permutation(np.unique(workload.prompt_of)))
         return cls(order, np.arange(len(order) + 1) if spread else first, spread)
 
     @property

@@ -100,7 +100,7 @@ def choose(
     """
     left = np.ones(len(table.levers), dtype=bool) if among is None else among.copy()
     if not (left & (table.levers == 0)).any():
-        raise PlanningError("all plans that may be chosen use a lever; one without levers is needed, to compare them with")
+        raise PlanningError("all plans that may be chosen use an optimisation; one without any is needed, to compare them with")
     halves = _Halves(table, objective, relative_to)
     refused: dict[str, float] = {}
     while True:

@@ -112,7 +112,7 @@ class CutTimeline:
             return self.uncut
         moving = unfinished[~np.isin(self.actor_of[unfinished], kept)]
         context = self.workload.context_tokens + state.tokens
-        receiver = self._dealt(moving, unfinished, kept, self._held(context))
+        receiver = self._receivers(moving, unfinished, kept, self._held(context))
         if receiver is None:
             return None
         whole = self.uncut
@@ -191,11 +191,11 @@ class CutTimeline:
         of_actor = np.bincount(self.actor_of[unfinished], expected, len(self.lines))
         return np.argsort(-of_actor, kind="stable")
 
-    def _dealt(self, moving: IntArray, unfinished: IntArray, kept: IntArray, held: IntArray) -> IntArray | None:
+    def _receivers(self, moving: IntArray, unfinished: IntArray, kept: IntArray, held: IntArray) -> IntArray | None:
         """Return the receiver of each moving response: one after another, the actor with the fewest responses that has room.
 
         An actor with more than its memory holds keeps what it has, and receives nothing. Memory of the others is looked at
-        when all is dealt. Where it is exceeded, each actor takes as many responses as it holds of the largest.
+        when all are assigned. Where it is exceeded, each actor takes as many responses as it holds of the largest.
         """
         counts, tokens = self._loads(unfinished[np.isin(self.actor_of[unfinished], kept)], held)
         has, free = counts[kept].astype(np.int64), self._capacity[kept] - tokens[kept]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solver.model.cluster import MOST_GPUS
 from solver.model.errors import PlanningError, as_given, check_flags, is_number, is_whole
 from solver.model.number_arrays import number_array
 from solver.model.workload import FloatArray, Workload
@@ -164,6 +165,8 @@ class Learner:
     def __post_init__(self) -> None:
         if not is_whole(self.own, 0):
             raise PlanningError(f"own is {as_given(self.own)}; a whole number of servers of 0 or more is needed")
+        if self.own > MOST_GPUS:
+            raise PlanningError(f"own is {self.own:,} servers; at most {MOST_GPUS:,} are possible, as many as GPUs")
         if not is_number(self.from_s, 0):
             raise PlanningError(f"from_s is {as_given(self.from_s)}; a time of 0 or more is needed")
         check_flags(grows=self.grows, streams=self.streams, overlaps=self.overlaps)

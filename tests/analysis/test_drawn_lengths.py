@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rlhfless.analysis.drawn_lengths import COVERAGE, DRAWS, StepSizes, drawn_logs, lacking_options
 from rlhfless.analysis.framework_defaults import DRAWN
-from rlhfless.analysis.length_families import ALIKE, FAMILIES, Family, StepLengths, dealt, drawn_lengths
+from rlhfless.analysis.length_families import ALIKE, FAMILIES, Family, StepLengths, drawn_lengths, in_groups
 from rlhfless.errors import InputError
 from rlhfless.report.schedules import refuse_requests_without_steps
 from rlhfless.trace import LogWithoutResponses, TraceError, import_log, open_log
@@ -88,12 +88,12 @@ def test_responses_to_a_prompt_are_alike_or_not() -> None:
     lengths = np.arange(1, 4001)
     shares = []
     for alike in (True, False):
-        order = dealt(lengths, 8, alike, np.random.default_rng(0))
+        order = in_groups(lengths, 8, alike, np.random.default_rng(0))
         assert sorted(order) == lengths.tolist()
         shares.append(order.reshape(-1, 8).mean(axis=1).var() / order.var())
     assert shares[0] == pytest.approx(ALIKE + (1 - ALIKE) / 8, abs=0.05)
     assert shares[1] == pytest.approx(1 / 8, abs=0.03)
-    assert sorted(dealt(lengths[:5], 8, True, np.random.default_rng(0))) == [1, 2, 3, 4, 5]
+    assert sorted(in_groups(lengths[:5], 8, True, np.random.default_rng(0))) == [1, 2, 3, 4, 5]
 
 
 def test_the_number_of_responses_comes_from_the_tokens(tmp_path: Path) -> None:

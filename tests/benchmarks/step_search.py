@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.latency import CallTable, CostOptions, StepBatch
-from rlhfless.scheduling.published import MarkovSearch, colocated_plan, megatron_plan, real_plan
+from rlhfless.scheduling.published import LayoutProblem, MarkovSearch, colocated_plan, megatron_plan, real_plan
 from solver import Cluster
 from solver.layouts import StepPlan, dpo, grpo, plan_step, ppo, remax
 from solver.layouts.times import Order
@@ -65,7 +65,7 @@ def chain(algorithm: str, gpus: int, kind: str, order: Order, search: MarkovSear
     """The plan of ReaL's chain with one temperature and one seed in one setting."""
     costs = costs_of(gpus, kind)
     graph, cluster, memory = GRAPHS[algorithm](), Cluster(gpus // 8, 8, 1), costs.gpu_memory_bytes
-    return timed(lambda: real_plan(graph, cluster, costs, memory_bytes=memory, order=order, search=search))
+    return timed(lambda: real_plan(LayoutProblem.of(graph, cluster, costs, memory_bytes=memory, order=order), search))
 
 
 def start_chains(pool: Executor, algorithm: str, gpus: int, options: argparse.Namespace) -> dict[str, list[Future[Any]]]:
@@ -101,7 +101,7 @@ def measure(algorithm: str, gpus: int, options: argparse.Namespace, chains: dict
         for order in options.orders:
             found, result = timed(
                 lambda method=method, order=order: method(  # type: ignore[misc]
-                    graph, cluster, costs, memory_bytes=memory, order=order
+                    LayoutProblem.of(graph, cluster, costs, memory_bytes=memory, order=order)
                 )
             )
             row["baselines"][f"{name}, {order}"] = result | {"history": found.history}

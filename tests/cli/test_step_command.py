@@ -44,7 +44,7 @@ def test_one_plan_over_all_levers_is_planned_executed_and_drawn(tmp_path: Path) 
     assert all(row["bound_gpu_s"] <= row["gpu_s"] for row in shown["results"])
     assert {row["lever"] for row in shown["levers"]} == set(LEVERS) - {DRAFTS}
     late = step(*SMALL, *chosen, "--limit", "0.001s")
-    assert "no plan with these levers is expected to keep within 0.001 s" in late.stdout
+    assert "no plan with these optimisations is expected to keep within 0.001 s" in late.stdout
 
 
 @pytest.mark.parametrize(

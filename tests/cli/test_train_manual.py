@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhfless.gone_options import FLAT, GONE_OPTIONS
 from rlhfless.training.config import TrainConfig, read_config
 from rlhfless.training.config.files import is_override
 from rlhfless.training.config.section import all_keys
@@ -50,9 +51,12 @@ def test_keys_that_the_text_names_are_keys() -> None:
         assert named <= set(all_keys()), f"{name} names {named - set(all_keys())}"
 
 
-def test_the_table_of_flags_names_keys_and_options_of_today() -> None:
+def test_the_table_of_flags_has_every_earlier_option_and_names_keys_and_options_of_today() -> None:
     rows = re.findall(r"^\| (`--?\w.*?) \| (.*) \|$", (ROOT / "docs" / "command_line.md").read_text("utf-8"), re.M)
-    assert len(rows) == 96
+    named = {flag.lstrip("-").replace("-", "_") for flags, _ in rows for flag in re.findall(r"`(--[\w-]+)`", flags)}
+    had = {name for names in FLAT.values() for name in names} | {"task", "algorithm", "optimizer"}
+    plain = {"rewards": "reward", "lora_targets": "lora_target"}  # a flag was given once for each
+    assert {plain.get(name, name) for name in had} | GONE_OPTIONS.keys() <= named, "every option of an earlier version is there"
     for flags, now in rows:
         first = re.match(r"`([^`]+)`", now)
         if first is None:

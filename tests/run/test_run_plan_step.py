@@ -47,7 +47,7 @@ def test_every_lever_has_a_line_before_and_after_the_step_is_executed(planned: P
     for lever in used:
         assert f"  {lever}: expected to save" in repr(planned)
     shown = planned._repr_html_()
-    assert "Each lever left out alone" in shown
+    assert "Each optimisation left out alone" in shown
     for text in (*planned.savings["meaning"], SECONDS_OF):
         assert html.escape(text) in shown
 
@@ -80,7 +80,7 @@ def test_fewer_levers_and_other_objectives_are_kept(run: Run, planned: PlannedWh
     assert few.choice.plan.levers <= {"overlap", "layouts"}
     assert not PlannedWholeStep(planned.of_calls, planned.objective, levers="none").choice.plan.levers
     dear = PlannedWholeStep(planned.of_calls, Objective(budget_gpu_s=1e-3))
-    assert "no plan with these levers is expected to keep within 0.001 GPU-seconds" in repr(dear)
+    assert "no plan with these optimisations is expected to keep within 0.001 GPU-seconds" in repr(dear)
 
 
 def test_under_a_limit_no_saving_has_the_penalty_in_it(planned: PlannedWholeStep) -> None:
@@ -91,7 +91,7 @@ def test_under_a_limit_no_saving_has_the_penalty_in_it(planned: PlannedWholeStep
     saved = late.savings.set_index("lever")["saved"]
     for lever, without in late.choice.without.items():
         assert saved[lever] == pytest.approx(1 - time_s / step.execute(without)[0])
-    assert "what each lever saves is a share of the seconds" in repr(late)
+    assert "what each optimisation saves is a share of the seconds" in repr(late)
     fastest_s = late.choice.time_s
     tight = PlannedWholeStep(planned.of_calls, Objective(deadline_s=fastest_s * (1 + 1e-6)))
     needed = [lever for lever, share in tight.choice.saves.items() if math.isnan(share)]

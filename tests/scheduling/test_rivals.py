@@ -32,7 +32,7 @@ from rlhfless.simulate import SimulationConfig, logged_steps
 from rlhfless.trace import validate
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Plan, Workload
 from solver.generation.canonical_order import Canonical
-from solver.generation.prompt_dealing import equal_counts
+from solver.generation.prompt_order import equal_counts
 from solver.model.problem import PlanningProblem
 from solver.timing.build_plan import assemble
 

@@ -74,7 +74,7 @@ def test_the_chain_is_the_same_however_many_plans_are_timed_together(monkeypatch
 @pytest.mark.parametrize("order", ["fifo", "longest path"])
 def test_the_same_search_gives_the_same_plan_and_seeds_differ(order: Any) -> None:
     searches = [MarkovSearch(states=200, seeds=seeds) for seeds in ((0,), (0,), (1,))]
-    plans = [real_plan(ppo(), Cluster(1, 4, 1), Costs(4), order=order, search=search) for search in searches]
+    plans = [real_plan(LayoutProblem.of(ppo(), Cluster(1, 4, 1), Costs(4), order=order), search) for search in searches]
     assert plans[0] == plans[1]
     problem, ends = LayoutProblem(CallOptions.of(ppo(), 4, 4, Costs(4)), order=order), []
     for search in searches[1:]:
@@ -90,25 +90,29 @@ def test_a_long_search_of_a_small_space_finds_the_best_of_its_objective() -> Non
     graph, costs = dpo(), Costs(6)
     options = CallOptions.of(graph, 2, 2, costs)
     plans = np.array(list(itertools.product(*(range(len(seconds)) for seconds in options.seconds))))
-    by_period = real_plan(graph, CLUSTER, costs, search=MarkovSearch(states=3000, temperatures=(0.1,)))
+    by_period = real_plan(LayoutProblem.of(graph, CLUSTER, costs), MarkovSearch(states=3000, temperatures=(0.1,)))
     assert by_period.period_s == pytest.approx(float(periods_s(options, plans, "fifo").min()))
-    by_first = real_plan(graph, CLUSTER, costs, search=MarkovSearch(states=3000, temperatures=(0.1,), objective="first steps"))
+    by_first = real_plan(
+        LayoutProblem.of(graph, CLUSTER, costs), MarkovSearch(states=3000, temperatures=(0.1,), objective="first steps")
+    )
     assert by_first.first_steps_s == pytest.approx(float(step_times(options, plans, "fifo").step_end_s[:, 4].min()))
     assert plan_step(graph, CLUSTER, costs).lower_bound_s <= by_period.period_s
 
 
 def test_without_a_plan_that_fits_it_is_infeasible_and_does_not_crash() -> None:
-    tight = real_plan(grpo(), CLUSTER, Costs(1), memory_bytes=0.5, search=MarkovSearch(states=300))
+    tight = real_plan(LayoutProblem.of(grpo(), CLUSTER, Costs(1), memory_bytes=0.5), MarkovSearch(states=300))
     assert tight.status == "infeasible"
     assert max(tight.peak_bytes) > 0.5
     assert not tight.history
-    lean = real_plan(grpo(), CLUSTER, Costs(1), memory_bytes=9.0, search=MarkovSearch(states=2000, temperatures=(0.3,)))
+    lean = real_plan(
+        LayoutProblem.of(grpo(), CLUSTER, Costs(1), memory_bytes=9.0), MarkovSearch(states=2000, temperatures=(0.3,))
+    )
     assert lean.status == "given"
     assert max(lean.peak_bytes) <= 9.0
 
 
 def test_a_search_ends_when_its_cpu_seconds_are_used_up() -> None:
-    plan = real_plan(ppo(), CLUSTER, Costs(1), search=MarkovSearch(states=10**9, cpu_s=0.1))
+    plan = real_plan(LayoutProblem.of(ppo(), CLUSTER, Costs(1)), MarkovSearch(states=10**9, cpu_s=0.1))
     assert plan.status == "given"
 
 
@@ -134,4 +138,4 @@ def test_searches_that_make_no_sense_are_refused(arguments: dict[str, Any], sent
 
 def test_what_is_no_search_is_refused() -> None:
     with pytest.raises(PlanningError, match="search is 5; a MarkovSearch is needed"):
-        real_plan(dpo(), CLUSTER, Costs(0), search=5)  # type: ignore[arg-type]
+        real_plan(LayoutProblem.of(dpo(), CLUSTER, Costs(0)), 5)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.scheduling.published import colocated_plan, partitions, placements
+from rlhfless.scheduling.published import LayoutProblem, colocated_plan, partitions, placements
 from solver import Cluster
 from solver.layouts import CallMemory, Layout, dpo, grpo, missing_share, plan_step, ppo
 from solver.layouts.costs import CallOptions
@@ -77,7 +77,7 @@ def test_calls_of_a_set_have_the_strategies_that_take_least_together(seed: int, 
             together_s = options.durations(every).sum(axis=1)
             least = every[together_s <= together_s.min() + 1e-12]
             best_s = min(best_s, float(periods_s(options, least, order).min()))
-    plan = colocated_plan(graph, Cluster(1, 2, 1), costs, memory_bytes=memory, order=order)
+    plan = colocated_plan(LayoutProblem.of(graph, Cluster(1, 2, 1), costs, memory_bytes=memory, order=order))
     assert (plan.status == "given") == (best_s < math.inf)
     if best_s < math.inf:
         assert plan.period_s == pytest.approx(best_s)
@@ -87,7 +87,7 @@ def test_calls_of_a_set_have_the_strategies_that_take_least_together(seed: int, 
 def test_our_plan_and_bound_are_not_above_it() -> None:
     costs, cluster = Costs(3), Cluster(2, 8, 1)
     ours = plan_step(ppo(), cluster, costs)
-    theirs = colocated_plan(ppo(), cluster, costs, order="longest path", lower_bound_s=ours.lower_bound_s)
+    theirs = colocated_plan(LayoutProblem.of(ppo(), cluster, costs, order="longest path", lower_bound_s=ours.lower_bound_s))
     assert ours.period_s <= theirs.period_s / 0.99
     assert theirs.lower_bound_s == ours.lower_bound_s
     assert theirs.order == "longest path"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhfless.errors import InputError
-from rlhfless.scheduling.published import PUBLISHED_PLANS, megatron_plan, published_plans
+from rlhfless.scheduling.published import PUBLISHED_PLANS, LayoutProblem, megatron_plan, published_plans
 from solver import Cluster
 from solver.layouts import CallMemory, Layout, dpo, grpo, plan_step, ppo, remax
 from solver.model.errors import PlanningError
@@ -35,7 +35,7 @@ class Even:
     [(1, 1, "1x1x1"), (1, 4, "1x4x1"), (1, 8, "1x8x1"), (2, 4, "1x4x2"), (2, 8, "1x8x2"), (4, 8, "1x8x4"), (16, 8, "1x8x16")],
 )
 def test_every_call_has_all_gpus_tensor_parallel_in_nodes_and_stages_across(nodes: int, per_node: int, strategy: str) -> None:
-    plan = megatron_plan(grpo(), Cluster(nodes, per_node, 1), Even())
+    plan = megatron_plan(LayoutProblem.of(grpo(), Cluster(nodes, per_node, 1), Even()))
     assert {str(call.layout.strategy) for call in plan.calls} == {strategy}
     assert {(call.layout.mesh.first, call.layout.mesh.gpus) for call in plan.calls} == {(0, nodes * per_node)}
     assert plan.status == "given"
@@ -44,28 +44,28 @@ def test_every_call_has_all_gpus_tensor_parallel_in_nodes_and_stages_across(node
 @pytest.mark.parametrize("order", ["fifo", "longest path"])
 @pytest.mark.parametrize("graph", [ppo(), grpo(), remax(), dpo()])
 def test_calls_run_one_after_another_and_no_weights_are_sent(graph: Any, order: Any) -> None:
-    plan = megatron_plan(graph, Cluster(2, 8, 1), Even(), order=order)
+    plan = megatron_plan(LayoutProblem.of(graph, Cluster(2, 8, 1), Even(), order=order))
     assert plan.period_s == pytest.approx(len(graph.calls) * 4.0)
     assert not any(call.reallocate_s for call in plan.calls)
     assert plan.order == order
 
 
 def test_a_call_that_cannot_have_so_many_stages_has_more_copies() -> None:
-    plan = megatron_plan(dpo(), Cluster(4, 8, 1), Even(most_stages=2))
+    plan = megatron_plan(LayoutProblem.of(dpo(), Cluster(4, 8, 1), Even(most_stages=2)))
     assert {str(call.layout.strategy) for call in plan.calls} == {"2x8x2"}
 
 
 def test_a_plan_beyond_the_memory_is_infeasible() -> None:
-    assert megatron_plan(grpo(), Cluster(1, 8, 1), Even(), memory_bytes=14.0).status == "given"
-    assert megatron_plan(grpo(), Cluster(1, 8, 1), Even(), memory_bytes=13.9).status == "infeasible"
+    assert megatron_plan(LayoutProblem.of(grpo(), Cluster(1, 8, 1), Even(), memory_bytes=14.0)).status == "given"
+    assert megatron_plan(LayoutProblem.of(grpo(), Cluster(1, 8, 1), Even(), memory_bytes=13.9)).status == "infeasible"
 
 
 def test_the_bound_of_all_plans_stands_beside_it() -> None:
     cluster = Cluster(1, 2, 1)
     best = plan_step(dpo(), cluster, Even())
-    plan = megatron_plan(dpo(), cluster, Even(), lower_bound_s=best.lower_bound_s)
+    plan = megatron_plan(LayoutProblem.of(dpo(), cluster, Even(), lower_bound_s=best.lower_bound_s))
     assert plan.lower_bound_s == best.lower_bound_s <= plan.period_s
-    assert "no bound" in repr(megatron_plan(dpo(), cluster, Even()))
+    assert "no bound" in repr(megatron_plan(LayoutProblem.of(dpo(), cluster, Even())))
 
 
 @pytest.mark.parametrize("name", list(PUBLISHED_PLANS))
@@ -82,7 +82,7 @@ def test_the_bound_of_all_plans_stands_beside_it() -> None:
 )
 def test_orders_and_bounds_that_are_none_are_refused_by_every_way(name: str, wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(PlanningError) as found:
-        PUBLISHED_PLANS[name](dpo(), Cluster(1, 2, 1), Even(), **wrong)
+        PUBLISHED_PLANS[name](LayoutProblem.of(dpo(), Cluster(1, 2, 1), Even(), **wrong))
     assert sentence in str(found.value)
 
 
@@ -96,4 +96,6 @@ def test_names_of_ways_are_a_list_of_those_that_exist(names: Any) -> None:
 
 def test_what_is_no_problem_is_refused() -> None:
     with pytest.raises(PlanningError, match="graph is 'ppo'; a Graph"):
-        megatron_plan("ppo", Cluster(1, 2, 1), Even())  # type: ignore[arg-type]
+        LayoutProblem.of("ppo", Cluster(1, 2, 1), Even())  # type: ignore[arg-type]
+    with pytest.raises(PlanningError, match="problem is 3; a LayoutProblem"):
+        megatron_plan(3)  # type: ignore[arg-type]

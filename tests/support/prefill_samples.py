@@ -49,6 +49,6 @@ def split_plan(groups: list[list[int]], slots: int = 4) -> Plan:
     return Plan(tuple(actors), "by hand", 0.0, 0.0, 0.0)
 
 
-def dealt(actors: int) -> Plan:
-    """Responses dealt in turn: the samples of a prompt are on different actors."""
+def round_robin(actors: int) -> Plan:
+    """Responses are assigned round-robin: the samples of a prompt are on different actors."""
     return split_plan([list(range(a, PROMPTS * SAMPLES, actors)) for a in range(actors)])

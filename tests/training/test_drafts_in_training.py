@@ -11,10 +11,9 @@ from error_messages import refused
 from training_samples import config, same_weights
 
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
-from rlhfless.scheduling import make_policy
 from rlhfless.trace import Trace
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
-from rlhfless.training.draft_history import check_drafting, earlier_responses
+from rlhfless.training.draft_history import earlier_responses
 from rlhfless.training.loop import Trainer, train
 from solver.model.drafting import Drafting
 
@@ -104,10 +103,7 @@ def test_wrong_lengths_are_refused(case: str) -> None:
 
 
 def test_engines_of_a_training_run_need_no_predictor(tmp_path: Path, model: Path) -> None:
-    with refused(TrainError, "critical", "adaptive"):
-        train(drafted(drafts=True, draft_length="critical"), tmp_path / "run", model=model)
+    for given, words in ((Drafting(length="critical"), ("'critical'", "'adaptive'")), (8, ("drafting is 8",))):
+        with refused(TrainError, *words):
+            Trainer(drafted(), tmp_path / "run", model=model, drafting=given, progress=False)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
-    with refused(TrainError, "'spec'", "'random'"):
-        check_drafting(None, make_policy("spec"))
-    with refused(TrainError, "drafting", "8"):
-        check_drafting(8, make_policy("random"))  # type: ignore[arg-type]

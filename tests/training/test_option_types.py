@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,69 @@ def test_sections_are_classes_or_mappings() -> None:
     }  # fmt: skip
     assert TrainConfig(steps=4, **mappings) == config
     assert TrainConfig(algorithm={"kl_coef": 0.1}) == TrainConfig(algorithm=GrpoConfig(kl_coef=0.1))
+
+
+VLLM = {"engine": "vllm", "executor": "local"}
+STREAM = {"learning": "stream"}
+UNFIT: list[tuple[dict[str, Any], list[str]]] = [
+    ({"rewards": ["exact", "2*prettiness"]}, ["task.rewards", "'prettiness'"]),
+    ({"offload_reward_models": True}, ["task.offload_reward_models is True", "task.rewards"]),
+    ({"max_model_len": 320}, ["rollout.max_model_len is 320", "rollout.max_response_tokens is 320"]),
+    ({"algorithm": "grpo", "samples_per_prompt": 1}, ["rollout.samples_per_prompt is 1", "algorithm.name"]),
+    ({"prompts": 4, "prompts_per_step": 8}, ["rollout.prompts_per_step is 8", "task.prompts is 4"]),
+    ({"importance_ratio_cap": 2.0, "old_logprobs_from": "engine"}, ["importance_ratio_cap is 2.0", "old_logprobs_from"]),
+    ({"lora_alpha": 8.0}, ["optimizer.lora_alpha is 8.0", "optimizer.lora_rank"]),
+    ({"lora_targets": "q_proj"}, ["optimizer.lora_targets", "'q_proj'", "optimizer.lora_rank"]),
+    ({"lora_rank": 4, "learner_processes": 2}, ["optimizer.lora_rank is 4", "cluster.learner_processes 2"]),
+    ({"lora_rank": 4, "kl_coef": 0.1, "offload_reference": True}, ["optimizer.offload_reference", "optimizer.lora_rank 4"]),
+    ({"offload_reference": True}, ["optimizer.offload_reference is True", "algorithm.kl_coef 0"]),
+    (
+        {"lr_scheduler_type": "cosine", "lr_scheduler_steps": 5, "warmup_steps": 5},
+        ["optimizer.lr_scheduler_steps is 5", "optimizer.warmup_steps is 5", "'cosine'"],
+    ),
+    ({"lr_scheduler_type": "linear", "steps": 5, "warmup_steps": 9}, ["steps is 5", "optimizer.warmup_steps is 9", "'linear'"]),
+    ({"optimizer": "adafactor", "learner_processes": 2}, ["optimizer.name is 'adafactor'", "cluster.learner_processes 2"]),
+    ({"num_mini_batches": 64}, ["optimizer.num_mini_batches is 64", "32 prompts"]),
+    (
+        {**STREAM, "num_mini_batches": 2, "old_logprobs_from": "recomputed"},
+        ["algorithm.old_logprobs_from is 'recomputed'", "optimizer.num_mini_batches 2", "cluster.learning"],
+    ),
+    ({**STREAM, "learner_gpus": "auto", "num_updates": 2}, ["cluster.learner_gpus is 'auto'", "algorithm.num_updates is 2"]),
+    ({**STREAM, "learner_gpus": "auto", "num_mini_batches": 2}, ["learner_gpus is 'auto'", "num_mini_batches is 2"]),
+    ({"policy": "statik"}, ["planner.policy 'statik'", "solver"]),
+    ({"policy": "oracle"}, ["planner.policy 'oracle'", "true lengths"]),
+    ({"policy": "spec"}, ["planner.policy 'spec'", "'random'", "cluster.drafts"]),
+    ({"profile": "nowhere"}, ["cluster.profile is 'nowhere'", "cpu-tiny-qwen2"]),
+    ({"engine": "vllm", "drafts": True}, ["cluster.drafts is True", "'vllm'", "cluster.executor"]),
+    ({"draft_length": 4}, ["cluster.draft_length is 4", "cluster.drafts"]),
+    ({"ray_address": "auto"}, ["cluster.ray_address is 'auto'", "cluster.executor 'ray'"]),
+    ({"prewarm": "shortest"}, ["cluster.prewarm is 'shortest'", "emulated", "cluster.executor"]),
+    ({"executor": "local", "prewarm": "shortest", "idle_timeout_s": float("inf")}, ["cluster.prewarm", "idle_timeout_s"]),
+    ({**VLLM, "memory_gib": 8.0}, ["cluster.memory_gib is 8.0", "'vllm'"]),
+    ({"tensor_parallel": 2, "engine": "vllm"}, ["cluster.tensor_parallel is 2", "'auto'", "cluster.executor"]),
+    ({"tensor_parallel": 2, "executor": "local"}, ["cluster.tensor_parallel is 2", "'torch'", "cluster.engine"]),
+    ({**VLLM, "actor_threads": 2}, ["cluster.actor_threads is 2", "'vllm'", "cluster.engine"]),
+    ({"gpu_memory_utilization": 0.5}, ["cluster.gpu_memory_utilization is 0.5", "'torch'", "cluster.memory_gib"]),
+    ({"gpus": 12}, ["cluster.gpus is 12", "8 GPUs"]),
+    ({"learner_placement": "ray"}, ["cluster.learner_placement is 'ray'", "cluster.learner_processes"]),
+    ({"preparation": "freed", "preparation_actors": 2}, ["cluster.preparation_actors is 2", "'freed'"]),
+    ({"preparation": "freed", "engine": "vllm"}, ["cluster.preparation is 'freed'", "'vllm'"]),
+    ({"preparation": "overlap", "executor": "local"}, ["cluster.preparation is 'overlap'", "'local'", "'virtual'"]),
+    ({**STREAM, "learner_gpus": "auto", "executor": "local"}, ["cluster.learner_gpus is 'auto'", "'local'", "'virtual'"]),
+    ({**STREAM, "learner_grows": True, "executor": "ray"}, ["cluster.learner_grows is True", "'ray'", "'virtual'"]),
+    ({"stream_order": "canonical"}, ["cluster.stream_order is 'canonical'", "cluster.learning 'stream'"]),
+    ({**STREAM, "learner_grows": True, "engine": "vllm"}, ["cluster.learner_grows is True", "'vllm'"]),
+    ({**STREAM, "learner_gpus": "auto", "learner_grows": True}, ["cluster.learner_grows", "learner_gpus 'auto'"]),
+    ({**STREAM, "learner_gpus": "auto", "learner_start": "step"}, ["cluster.learner_start is 'step'", "'auto'"]),
+    ({**STREAM, "preparation": "overlap"}, ["cluster.preparation is 'overlap'", "cluster.learning 'batch'"]),
+]
+
+
+@pytest.mark.parametrize(("given", "named"), UNFIT, ids=[str(given) for given, _ in UNFIT])
+def test_options_that_do_not_fit_are_refused_in_one_sentence_that_names_them(given: dict[str, Any], named: list[str]) -> None:
+    with refused(TrainError, *named) as refusal:
+        TrainConfig(**given)
+    assert re.search(r"\n|\. [A-Z]|\.$", str(refusal.value)) is None, "it is one sentence"
 
 
 UNKNOWN = [
@@ -174,8 +238,23 @@ def test_a_predictor_that_cannot_be_made_leaves_neither_a_folder_nor_a_pool(
     def no_predictor(window: int) -> Any:
         raise ValueError(f"no predictor looks back on {window} epochs")
 
-    monkeypatch.setattr("rlhfless.training.factory.EwmaPredictor", no_predictor)
+    monkeypatch.setattr("rlhfless.training.loop.EwmaPredictor", no_predictor)
     monkeypatch.setattr("rlhfless.training.factory.make_pool", lambda *_: pytest.fail("a pool was made that nobody closes"))
     with refused(ValueError):
         Trainer(config(), tmp_path / "run", model=model, progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_plan_that_is_refused_leaves_no_pool(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pool:
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    pool = Pool()
+    monkeypatch.setattr("rlhfless.training.factory.make_pool", lambda *_: pool)
+    with refused(ValueError, "no plan"):
+        Trainer(config(executor="local"), tmp_path / "run", model=model, step_plan="no plan", progress=False)  # type: ignore[arg-type]
+    assert pool.closed == 1
     assert list(tmp_path.iterdir()) == []

@@ -23,7 +23,8 @@ from rlhfless.engine.torch.model import DecoderModel  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
 from rlhfless.latency import load_profile  # noqa: E402
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError  # noqa: E402
-from rlhfless.training.engines import TorchEngines, check_parts_of_actors, make_engines, same_bits  # noqa: E402
+from rlhfless.training.engines import TorchEngines, make_engines, same_bits  # noqa: E402
+from rlhfless.training.factory import make_cluster  # noqa: E402
 from rlhfless.training.learner_threads import learner_threads  # noqa: E402
 from rlhfless.training.loop import Trainer  # noqa: E402
 from rlhfless.training.models.tiny_model import tiny_qwen2  # noqa: E402
@@ -147,10 +148,10 @@ def test_actors_of_vllm_alone_are_tensor_parallel_on_the_gpus_of_their_profile()
     for options in ({"executor": "local"}, {"engine": "transformers"}, {"engine": "vllm"}):
         with refused(TrainError, "tensor_parallel is 2", "cluster.engine 'vllm' with cluster.executor 'local' or 'ray'"):
             run_config(tensor_parallel=2, **options)
-    asked = ClusterConfig(engine="vllm", executor="local", tensor_parallel=2)
-    check_parts_of_actors(asked, replace(load_profile("cpu-tiny-qwen2"), gpus_per_actor=2))
+    asked = ClusterConfig(engine="vllm", executor="local", tensor_parallel=2, gpus=4)
+    assert make_cluster(asked, replace(load_profile("cpu-tiny-qwen2"), gpus_per_actor=2)).actors_per_node == 2
     with refused(TrainError, "tensor_parallel is 2", "'cpu-tiny-qwen2' have 1 GPU", "2 GPUs per actor"):
-        check_parts_of_actors(asked, load_profile("cpu-tiny-qwen2"))
+        make_cluster(asked, load_profile("cpu-tiny-qwen2"))
 
 
 def test_reward_models_wait_on_the_cpu_only_where_there_are_some() -> None:

@@ -72,7 +72,7 @@ def test_filters_reach_every_engine(engine: str, monkeypatch: pytest.MonkeyPatch
         given.append((config.engine, stops, sampling))
         return make_engines(config.model_copy(update={"engine": "transformers"}), model, stops, limit, sampling, *more)
 
-    monkeypatch.setattr("rlhfless.training.factory.make_engines", made)
+    monkeypatch.setattr("rlhfless.training.loop.make_engines", made)
     monkeypatch.setattr("rlhfless.training.factory.check_engine", lambda engine: None)
     executor = "local" if engine == "vllm" else "virtual"
     config = run_config(**SMALL, **FILTERS, engine=engine, executor=executor)

@@ -19,7 +19,7 @@ from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.row_models import row_model
 from rlhfless.latency.timing import BatchChangeTrial, RunTrial, stopwatch
 from rlhfless.system.cleanup import cleaning_up
-from rlhfless.system.device_memory import room
+from rlhfless.system.device_memory import explain_out_of_memory
 from solver.model.admission import Admission
 from solver.model.workload import FloatArray
 
@@ -91,7 +91,7 @@ class EngineTimer:
         """Return an engine whose responses arrive with their KV caches, so that no prefill is timed."""
         rows = self._rows
         shape = (2, rows.layer_count, rows.kv_heads, context - 1, rows.head_dim)
-        with room(rows.device, f"the KV cache of a response of {context} tokens"):
+        with explain_out_of_memory(rows.device, f"the KV cache of a response of {context} tokens"):
             kv = torch.zeros(shape, dtype=rows.dtype, device=rows.device)
         admission = Admission(batch, batch * (context + LEFT_TOKENS))
         engine = TorchEngine(rows, admission, MEASURED, eos_id=0)

@@ -36,7 +36,7 @@ try:
     from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.engine.torch.validation import kv_wrong
     from rlhfless.system.cpu_threads import computing_with
-    from rlhfless.system.device_memory import room
+    from rlhfless.system.device_memory import explain_out_of_memory
 except ImportError as error:
     if error.name != "torch":
         raise
@@ -55,7 +55,8 @@ def _computes(method: Callable[Concatenate[TorchEngine, P], T]) -> Callable[Conc
     @functools.wraps(method)
     def call(self: TorchEngine, /, *args: P.args, **kwargs: P.kwargs) -> T:
         device, computing = self.model.device, computing_with(self.model.threads, self.model.device)
-        with room(device, f"what an actor with {self.slots} slots computes"), torch.inference_mode(), computing:
+        doing = f"what an actor with {self.slots} slots computes"
+        with explain_out_of_memory(device, doing), torch.inference_mode(), computing:
             return method(self, *args, **kwargs)
 
     return call

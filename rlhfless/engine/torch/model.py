@@ -34,7 +34,7 @@ from rlhfless.engine.torch.weights import (
     tensors_of,
 )
 from rlhfless.errors import ClosedError
-from rlhfless.system.device_memory import room
+from rlhfless.system.device_memory import explain_out_of_memory
 
 
 class DecoderModel(RowModel):
@@ -92,7 +92,7 @@ class DecoderModel(RowModel):
         """
         state = checked_state(weights, self._shapes, self.layer_count)
         old, self.weights = self.weights, no_weights()
-        with room(self.device, "a copy of the model's weights"):
+        with explain_out_of_memory(self.device, "a copy of the model's weights"):
             self.weights = copy_weights(state, self.layer_count, self.device, self.dtype, old)
         if self.bit_stable:
             for linear in self.weights.linears():

@@ -17,7 +17,7 @@ from rlhfless.engine.torch.kv_cache import KVCache, free_storage
 from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.system.cleanup import clean_up
-from rlhfless.system.device_memory import room
+from rlhfless.system.device_memory import explain_out_of_memory
 from solver.prefix_sharing.prefix_tree import PrefixTree
 
 ROWS = 64  # nodes that are computed side by side
@@ -70,7 +70,7 @@ def compute_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> dic
     cache = model.new_cache()
     cache.reserve_rows(min(ROWS, len(tree)))
     try:
-        with room(device, f"{len(tree) - 1} prefixes that are computed once"):
+        with explain_out_of_memory(device, f"{len(tree) - 1} prefixes that are computed once"):
             _compute_levels(model, cache, tree, kv_of, depth, [tokens[i] for i in through])
     except BaseException as error:
         clean_up(lambda: free_storage(*(piece for kv in kv_of for piece in kv.pieces)), cache.free, after=error)

@@ -24,7 +24,7 @@ from rlhfless.engine.torch.row_model import Attend, RowModel
 from rlhfless.engine.torch.transformers_limits import check_layers, supported_tokens, unsupported
 from rlhfless.engine.torch.weights import SAME
 from rlhfless.errors import ClosedError, InputError, missing_extra
-from rlhfless.system.device_memory import room
+from rlhfless.system.device_memory import explain_out_of_memory
 
 try:
     from transformers import AttentionInterface
@@ -132,7 +132,7 @@ class TransformersModel(RowModel):
         super().__init__(supported_tokens(model, max_tokens), max_tokens, model.device, dtype or model.dtype)
         config = model.config.get_text_config()
         self.layer_count, self.vocabulary = config.num_hidden_layers, config.vocab_size
-        with room(self.device, "a copy of the model's weights"):
+        with explain_out_of_memory(self.device, "a copy of the model's weights"):
             self._model = copy.deepcopy(model).eval().requires_grad_(False)
             for name, weight in self._model.named_parameters():
                 if weight.is_floating_point() and not _stays_exact(self._model, name):
@@ -160,7 +160,7 @@ class TransformersModel(RowModel):
         """See ``RowModel``."""
         state = checked(weights if isinstance(weights, Mapping) else weights.state_dict(), self._model.state_dict())
         self._loaded = False
-        with room(self.device, "a copy of the model's weights"), torch.no_grad():
+        with explain_out_of_memory(self.device, "a copy of the model's weights"), torch.no_grad():
             for tensor in self._tensors():
                 storage, needed = tensor.untyped_storage(), tensor.numel() * tensor.element_size()
                 if storage.nbytes() < needed:

@@ -1,1 +1,1 @@
-"""Whole steps (generation, preparation, learning, weight sync) planned with all levers, executed, compared and bounded."""
+"""Whole steps (generation, preparation, learning, weight sync) planned with all optimisations, executed and bounded."""

@@ -1,4 +1,4 @@
-"""Plans a whole step with all levers from forecasts, executes plans on the true lengths, and bounds every one of them."""
+"""Plans a whole step with all optimisations from forecasts, executes plans on the true lengths, and bounds each of them."""
 
 from __future__ import annotations
 

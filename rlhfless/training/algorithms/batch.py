@@ -19,7 +19,7 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.algorithms.ranks import ONE, Ranks
-from rlhfless.training.micro_batches import PAD_MULTIPLE, dealt, right_padded
+from rlhfless.training.micro_batches import PAD_MULTIPLE, micro_batches_by_rank, right_padded
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ class Batch:
         number.
         """
         index = rows.tolist()
-        shares = dealt(self._lengths(index), max_tokens_per_micro_batch, ranks.count)[ranks.rank]
+        shares = micro_batches_by_rank(self._lengths(index), max_tokens_per_micro_batch, ranks.count)[ranks.rank]
         return [self._part([index[i] for i in chosen], index, device) for chosen in shares]
 
     def _lengths(self, index: list[int]) -> list[int]:

@@ -32,7 +32,7 @@ def make_algorithm(
         options: of the algorithm, and of ``UpdateOptions``, whose ``name`` is ``optimizer`` here.
 
     Raises:
-        InputError: see ``algorithm_options`` and ``make_optimizer``. InputError, TrainError: see ``make_critic``.
+        InputError: see ``algorithm_options``. InputError, TrainError: see ``make_critic``.
     """
     config, update = algorithm_options(algorithm, **options)
     reference, policy = None, model
@@ -55,7 +55,7 @@ def make_algorithm(
     if isinstance(config, CriticConfig):
         of_critic = rate if config.critic_learning_rate is None else config.critic_learning_rate
         groups.append({"params": list(trained.critic.parameters()), "lr": of_critic})
-    optimizer = make_optimizer(groups, update.name, update.weight_decay, ranks.count)
+    optimizer = make_optimizer(groups, update.name, update.weight_decay)
     return PolicyGradient(config, trained, optimizer, update, reference, ranks)
 
 

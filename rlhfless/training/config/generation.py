@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, StrictBool, model_validator
 
 from rlhfless.training.config.errors import TrainError
+from rlhfless.training.config.reward_names import weight_and_name
 from rlhfless.training.config.section import Count, Positive, Section, Share, ShareAboveZero, Texts, Whole
 
 GenerationDtype = Literal["auto", "float32", "bfloat16"]
@@ -46,7 +47,11 @@ class TaskConfig(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.offload_reward_models and not any(name.startswith("model:") or "*model:" in name for name in self.rewards):
+        try:
+            names = [weight_and_name(text)[1] for text in self.rewards]
+        except TrainError as error:
+            raise TrainError(f"task.rewards: {error}") from None
+        if self.offload_reward_models and not any(name.startswith("model:") for name in names):
             raise TrainError(
                 f"task.offload_reward_models is True, but task.rewards are {', '.join(self.rewards)}; give a reward "
                 "model:FOLDER, or leave it out"
@@ -89,3 +94,13 @@ class RolloutConfig(Section):
     """Number format of generation. ``auto`` is that of the first checkpoint; for float16 it is bfloat16 on a GPU and float32 on
     the CPU. In bfloat16, tokens depend on the batch, and the log-probabilities of engine and learner differ more: each step
     records by how much (``mismatch_mean``)."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.max_model_len is not None and self.max_model_len <= self.max_response_tokens:
+            raise TrainError(
+                f"rollout.max_model_len is {self.max_model_len}, but rollout.max_response_tokens is "
+                f"{self.max_response_tokens}, so no prompt has room beside the longest response; give a longer max_model_len, "
+                "or fewer max_response_tokens"
+            )
+        return self

@@ -72,7 +72,26 @@ class OptimizerConfig(Section):
                 raise TrainError(
                     f"optimizer.{name} is {value!r}, but no adapters are trained; give optimizer.lora_rank as well"
                 )
+        ends = self.lr_scheduler_steps
+        if self.lr_scheduler_type != "constant" and ends is not None and ends <= self.warmup_steps:
+            raise TrainError(
+                f"optimizer.lr_scheduler_steps is {ends}, but optimizer.warmup_steps is {self.warmup_steps}; a "
+                f"{self.lr_scheduler_type!r} learning rate falls after its warm-up, so give more lr_scheduler_steps"
+            )
         return self
+
+
+def check_sharded(optimizer: OptimizerName, processes: int) -> None:
+    """Check that an optimizer can be sharded over so many learner processes.
+
+    Raises:
+        TrainError: it is Adafactor, whose factored moments are those of whole matrices, and there are several.
+    """
+    if optimizer == "adafactor" and processes > 1:
+        raise TrainError(
+            f"optimizer.name is 'adafactor', which needs whole matrices, but cluster.learner_processes {processes} shard them; "
+            "choose optimizer.name 'adamw' or 'sgd', or cluster.learner_processes 1"
+        )
 
 
 OF_LEARNER = ("lr_scheduler_type", "warmup_steps", "lr_scheduler_steps", "num_mini_batches")
@@ -86,7 +105,7 @@ class UpdateOptions(OptimizerConfig):
         max_response_tokens: divisor of ``loss_aggregation`` ``constant``. temperature: of sampling.
 
     Raises:
-        TrainError: a value outside its range.
+        TrainError: a value outside its range, or a linear or cosine learning rate without an end.
     """
 
     section: ClassVar[str | None] = None
@@ -94,3 +113,12 @@ class UpdateOptions(OptimizerConfig):
     learner_dtype: Precision = "float32"
     max_response_tokens: Count | None = None
     temperature: Positive = 1.0
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.lr_scheduler_type != "constant" and self.lr_scheduler_steps is None:
+            raise TrainError(
+                f"lr_scheduler_type is {self.lr_scheduler_type!r}, but lr_scheduler_steps is None; give the step at which the "
+                "learning rate reaches 0"
+            )
+        return self

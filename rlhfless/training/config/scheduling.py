@@ -7,6 +7,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, StrictBool, model_validator
 
+from rlhfless.latency import list_profiles
+from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
+from rlhfless.scheduling.speculative import Speculative
 from rlhfless.system.child import HEARTBEAT_TIMEOUT_S
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.section import (
@@ -41,6 +44,31 @@ class PlannerConfig(Section):
     scenarios: Count = 8
     """Number of length scenarios (samples of all response lengths) to plan with."""
 
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        try:
+            check_policy(make_policy(self.policy, tau=self.tau))
+        except PolicyError as error:
+            raise TrainError(f"planner.{error}") from None
+        return self
+
+
+def check_policy(policy: SchedulingPolicy) -> None:
+    """Check that a training run can plan its steps with a policy.
+
+    Raises:
+        TrainError: it needs true lengths, or drafts in simulations only.
+    """
+    if policy.clairvoyant:
+        raise TrainError(
+            f"planner.policy {policy.name!r} needs the true lengths, which are unknown before generation; choose another"
+        )
+    if isinstance(policy, Speculative):
+        raise TrainError(
+            f"planner.policy {policy.name!r} drafts in simulations only; a training run needs planner.policy "
+            f"{policy.base.name!r} and cluster.drafts"
+        )
+
 
 class ClusterConfig(Section):
     """GPUs and what runs on them: actors (replicas of the engine), preparation, and the learner.
@@ -63,9 +91,8 @@ class ClusterConfig(Section):
     drafts: StrictBool = False
     """Use speculative decoding, with drafts from earlier responses to the prompt. With the torch engine, tokens and weights
     stay the same. With vLLM the distribution of responses stays the same."""
-    draft_length: Literal["adaptive", "critical"] | DraftTokens = "adaptive"
-    """Tokens to draft: as each response's acceptance suggests (adaptive), more for the responses that are predicted to finish
-    last (critical), or a fixed number. See ``Drafting``."""
+    draft_length: Literal["adaptive"] | DraftTokens = "adaptive"
+    """Tokens to draft: as each response's acceptance suggests (adaptive), or a fixed number. See ``Drafting``."""
     gpus: Count | None = None
     """GPUs that generate. Default: those of this machine; 8 emulated ones if it has none."""
     gpus_per_node: Count = 8
@@ -202,6 +229,8 @@ class ClusterConfig(Section):
             raise TrainError(
                 f"cluster.gpus is {self.gpus}, but a node has {counted(self.gpus_of_node, 'GPU')}; give whole nodes"
             )
+        if self.profile is not None and not self.profile.endswith(".json") and self.profile not in (known := list_profiles()):
+            raise TrainError(f"cluster.profile is {self.profile!r}; a .json file or one of {', '.join(known)} is needed")
         if self.learner_placement == "ray" and (self.executor != "ray" or self.learner_processes == 1):
             raise TrainError(
                 f"cluster.learner_placement is 'ray' with executor {self.executor!r} and learner_processes "

@@ -11,7 +11,7 @@ from rlhfless.gone_options import without_gone
 from rlhfless.training.config.algorithm import USUAL, AlgorithmConfig, algorithm_named
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.generation import RolloutConfig, TaskConfig
-from rlhfless.training.config.learning import OptimizerConfig
+from rlhfless.training.config.learning import OptimizerConfig, check_sharded
 from rlhfless.training.config.names import in_sections
 from rlhfless.training.config.presets import preset
 from rlhfless.training.config.scheduling import ClusterConfig, PlannerConfig
@@ -158,8 +158,26 @@ class TrainConfig(Section):
                 "optimizer.offload_reference is True, but with algorithm.kl_coef 0 there is no reference; give "
                 "algorithm.kl_coef, or leave it out"
             )
+        optimizer = self.optimizer
+        ends = optimizer.lr_scheduler_type != "constant" and optimizer.lr_scheduler_steps is None
+        if ends and self.steps <= optimizer.warmup_steps:
+            raise TrainError(
+                f"steps is {self.steps}, but optimizer.warmup_steps is {optimizer.warmup_steps}; a "
+                f"{optimizer.lr_scheduler_type!r} learning rate falls after its warm-up, so give more steps, or fewer "
+                "warmup_steps"
+            )
+        self._check_processes()
         self._check_lora()
         return self
+
+    def _check_processes(self) -> None:
+        processes = self.cluster.learner_processes
+        check_sharded(self.optimizer.name, processes)
+        if processes > 1 and type(self.algorithm).__module__ == "__main__":
+            raise TrainError(
+                f"cluster.learner_processes is {processes}, but they cannot import algorithm {self.algorithm.name!r}, which "
+                "this program defines; put its class into a file of its own, or give cluster.learner_processes 1"
+            )
 
     def _check_lora(self) -> None:
         rank, cluster = self.optimizer.lora_rank, self.cluster

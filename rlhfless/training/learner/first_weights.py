@@ -54,6 +54,7 @@ class SharedWeights:
 
         Raises:
             InputError: there is too little room for it, and for the weights that will replace it.
+            LearnerError: it cannot be written, see ``replace``.
         """
         needed = 2 * FORMAT.itemsize * sum(parameter.numel() for parameter in model.parameters())
         if (free := shutil.disk_usage(path.parent).free) < needed:

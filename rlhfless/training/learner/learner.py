@@ -41,7 +41,7 @@ from rlhfless.training.algorithms.ranks import ONE, Ranks, full_tensor, scatter
 from rlhfless.training.algorithms.registry import make_algorithm
 from rlhfless.training.config import TrainError, differences
 from rlhfless.training.config.algorithm import AlgorithmConfig, name_of
-from rlhfless.training.config.learning import OF_LEARNER
+from rlhfless.training.config.learning import OF_LEARNER, Schedule, UpdateOptions
 from rlhfless.training.learner.checkpoint_files import TensorFile, as_written, read_json
 from rlhfless.training.minibatches import of_step, split
 
@@ -101,9 +101,6 @@ class LocalLearner:
         num_mini_batches: of a batch; each is learned from as a batch of its own, see ``rlhfless.training.minibatches``.
         lr_scheduler_type, warmup_steps, lr_scheduler_steps: see ``make_schedule``.
         configuration: any JSON value; only checkpoints of the same configuration can be read.
-
-    Raises:
-        InputError: the options make no valid schedule.
     """
 
     def __init__(
@@ -113,7 +110,7 @@ class LocalLearner:
         merged: Any = None,
         ranks: Ranks = ONE,
         num_mini_batches: int = 1,
-        lr_scheduler_type: str = "constant",
+        lr_scheduler_type: Schedule = "constant",
         warmup_steps: int = 0,
         lr_scheduler_steps: int | None = None,
         configuration: Mapping[str, Any] = MappingProxyType({}),
@@ -139,15 +136,16 @@ class LocalLearner:
         Raises:
             InputError: an option or a value is unknown.
         """
-        rates: dict[str, Any] = {option: options.pop(option) for option in OF_LEARNER if option in options}
+        update = UpdateOptions(**{option: options.pop(option) for option in OF_LEARNER if option in options})
         name = algorithm if isinstance(algorithm, str) else name_of(algorithm)
         configuration = {"algorithm": name, **{key: value for key, value in options.items() if key not in CHANGE_NO_WEIGHT}}
-        if rates.get("num_mini_batches", 1) > 1:  # else as in checkpoints that are older than this option
-            configuration["num_mini_batches"] = rates["num_mini_batches"]
+        if update.num_mini_batches > 1:  # else as in checkpoints that are older than this option
+            configuration["num_mini_batches"] = update.num_mini_batches
 
         made = make_algorithm(algorithm, model, ranks=ranks, **options)
         merged = None if options.get("lora_rank") is None else model
-        return cls(made, merged=merged, ranks=ranks, configuration=configuration, **rates)
+        of_learner = {option: getattr(update, option) for option in OF_LEARNER}
+        return cls(made, merged=merged, ranks=ranks, configuration=configuration, **of_learner)
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """See ``Learner``. The model is in training mode only while it learns."""

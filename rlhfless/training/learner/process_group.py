@@ -22,10 +22,9 @@ except ImportError as error:
 from rlhfless.system.child import HEARTBEAT_TIMEOUT_S
 from rlhfless.system.scratch_folders import OwnFolder, in_memory
 from rlhfless.training.algorithms.batch import Batch
-from rlhfless.training.algorithms.optimizer import check_optimizer, check_schedule
-from rlhfless.training.algorithms.registry import algorithm_options
 from rlhfless.training.config import LearnerError
 from rlhfless.training.config.algorithm import algorithm_named
+from rlhfless.training.config.learning import check_sharded
 from rlhfless.training.learner import worker
 from rlhfless.training.learner.first_weights import SharedWeights
 from rlhfless.training.learner.learner import Learner, LocalLearner
@@ -63,33 +62,6 @@ def make_learner(
     return LocalLearner.make(name, model, **options)
 
 
-def check_learner(
-    name: str,
-    *,
-    processes: int = 1,
-    lr_scheduler_type: str = "constant",
-    warmup_steps: int = 0,
-    lr_scheduler_steps: int | None = None,
-    optimizer: str = "adamw",
-    weight_decay: float = 0.0,
-    **options: Any,
-) -> None:
-    """Check the arguments of ``make_learner`` before there is a model.
-
-    Raises:
-        InputError: an option or a value is unknown.
-    """
-    check_schedule(lr_scheduler_type, warmup_steps, lr_scheduler_steps)
-    check_optimizer(optimizer, weight_decay, processes)
-    of_learner = ("num_mini_batches", "seed")
-    algorithm_options(name, **{option: value for option, value in options.items() if option not in of_learner})
-    if processes > 1 and algorithm_named(name).__module__ == "__main__":
-        raise InputError(
-            f"learner_processes is {processes}, but they cannot import algorithm {name!r}, which this program defines; put its "
-            "class into a file of its own, or give learner_processes 1"
-        )
-
-
 class LearnerProcesses:
     """Processes that learn together: one GPU each if the model is on one, else on the CPU.
 
@@ -103,7 +75,7 @@ class LearnerProcesses:
         heartbeat_timeout_s: see ``make_learner``.
 
     Raises:
-        InputError: there are fewer GPUs than processes.
+        InputError: there are fewer GPUs than processes, or the optimizer cannot be sharded.
     """
 
     def __init__(
@@ -122,6 +94,7 @@ class LearnerProcesses:
             raise InputError(
                 f"learner_processes is {count}, but torch finds {counted(gpu_count, 'GPU')}; each needs one, or device 'cpu'"
             )
+        check_sharded(options.get("optimizer", "adamw"), count)
         self.count, self.model, self._device, self._options = count, model, device, options
         self._algorithm = algorithm_named(name)  # processes that unpickle it import its module, which registers it
         self._threads = threads

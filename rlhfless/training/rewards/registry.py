@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import InputError
+from rlhfless.training.config.reward_names import weight_and_name
 from rlhfless.training.problem import Task
 from rlhfless.training.rewards.combine import FunctionReward, Rewards
 from rlhfless.training.rewards.process import FunctionProcesses
@@ -16,11 +16,7 @@ from rlhfless.training.rewards.rules import contains_answer, exact_answer, lengt
 from rlhfless.training.rewards.user_function import RewardFunction, check_weights, function_reward, name_of
 from solver.model.errors import as_given
 
-KNOWN = "task, exact, contains, format:REGEX, length:LIMIT,SOFT, model:FOLDER or FILE.py:FUNCTION"
-NEED_ANSWERS = ("task", "exact", "contains")
 USER_TIMEOUT_S = 10.0
-
-_WEIGHTED = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\*)?(.+)", re.DOTALL)
 
 
 def make_rewards(
@@ -42,15 +38,12 @@ def make_rewards(
         InputError: a name is unknown or given twice, or its arguments are wrong.
         InputError: a reward model cannot be read.
     """
-    refuse_unknown(names)
     parts: list[tuple[Reward, float]] = []
-    for text in names:
-        match = _WEIGHTED.fullmatch(text)
-        assert match is not None
-        reward = _reward(match[2], task, timeout_s, device, offloads)
+    for weight, name in [weight_and_name(text) for text in names]:
+        reward = _reward(name, task, timeout_s, device, offloads)
         if any(reward.name == earlier.name for earlier, _ in parts):
-            reward.name = match[2]
-        parts.append((reward, float(match[1] or 1)))
+            reward.name = name
+        parts.append((reward, weight))
     return Rewards(parts)
 
 
@@ -60,15 +53,13 @@ def named_reward(text: str, timeout_s: float = USER_TIMEOUT_S) -> tuple[Reward, 
     Raises:
         InputError: there is none of that name, or it needs the task or a model.
     """
-    refuse_unknown((text,))
-    match = _WEIGHTED.fullmatch(text)
-    assert match is not None
-    if match[2] == "task" or match[2].startswith("model:"):
+    weight, name = weight_and_name(text)
+    if name == "task" or name.startswith("model:"):
         raise InputError(
-            f"reward {match[2]!r} cannot stand beside functions; of names exact, contains, format:REGEX, length:LIMIT,SOFT and "
+            f"reward {name!r} cannot stand beside functions; of names exact, contains, format:REGEX, length:LIMIT,SOFT and "
             "FILE.py:FUNCTION can, or give names alone, with the function as FILE.py:FUNCTION"
         )
-    return _reward(match[2], None, timeout_s, "cpu", False), float(match[1] or 1)
+    return _reward(name, None, timeout_s, "cpu", False), weight
 
 
 def as_rewards(given: Rewards | RewardFunction | Sequence[RewardFunction], weights: Sequence[float] | None = None) -> Rewards:
@@ -96,32 +87,6 @@ def as_rewards(given: Rewards | RewardFunction | Sequence[RewardFunction], weigh
     factors = [1.0] * len(functions) if weights is None else [float(weight) for weight in weights]
     parts = [named_reward(one) if isinstance(one, str) else (function_reward(one, name_of(one)), 1.0) for one in functions]
     return Rewards([(reward, weight * factor) for (reward, weight), factor in zip(parts, factors, strict=True)])
-
-
-def refuse_unknown(names: Sequence[str]) -> None:
-    """Refuse names that ``make_rewards`` does not know, without making anything.
-
-    Raises:
-        InputError: naming the first.
-    """
-    for text in names:
-        match = _WEIGHTED.fullmatch(text)
-        name = "" if match is None else match[2]
-        kind, _, argument = name.partition(":")
-        if kind in ("format", "model"):
-            known = argument != ""
-        elif kind == "length":
-            known = re.fullmatch(r"\d+,\d+", argument) is not None
-        else:
-            known = name in NEED_ANSWERS or name.rpartition(":")[0].endswith(".py")
-        if not known:
-            raise InputError(f"reward {(name or text)!r} is unknown; choose from {KNOWN}")
-
-
-def need_answers(names: Sequence[str]) -> bool:
-    """Return whether one of the named rewards compares with an answer."""
-    found = (_WEIGHTED.fullmatch(name) for name in names)
-    return any(match is not None and match[2] in NEED_ANSWERS for match in found)
 
 
 def compare_with_answers(rewards: Rewards) -> bool:

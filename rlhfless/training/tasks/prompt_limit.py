@@ -48,10 +48,12 @@ class PromptLimit:
             limits.append(cls(room, reason))
         if model_tokens is not None:
             room = model_tokens - rollout.max_response_tokens
+            if room < 1:
+                raise TrainError(
+                    f"{response}, but the model's context has {model_tokens} tokens, so no prompt has room beside the longest "
+                    f"response; give at most {model_tokens - 1}"
+                )
             limits.append(cls(room, f"the model's context has {model_tokens} tokens and {response}; lower it to keep more"))
-        if any(limit.tokens < 1 for limit in limits):
-            worst = min(limits, key=lambda limit: limit.tokens)
-            raise TrainError(f"no prompt has room beside the longest response: {worst.reason.split(';')[0]}")
         if task.max_prompt_tokens is not None:
             reason = f"task.max_prompt_tokens is {task.max_prompt_tokens}; raise it to keep more"
             limits.append(cls(task.max_prompt_tokens, reason))

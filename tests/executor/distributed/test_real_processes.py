@@ -25,7 +25,7 @@ from error_messages import refused
 from executor_samples import Restless, plan_of
 from prefill_samples import CLUSTER as PREFILL_CLUSTER
 from prefill_samples import LATENCY as PREFILL_LATENCY
-from prefill_samples import PROMPTS, SAMPLES, dealt, prompts, workload
+from prefill_samples import PROMPTS, SAMPLES, prompts, round_robin, workload
 from prefill_samples import requests as prefill_requests
 from scripted_drafters import FailingDrafter
 from torch_wall_samples import (
@@ -253,9 +253,9 @@ def test_a_prefill_actor_is_a_process_that_hands_prefixes_over(pool: ProcessPool
     """With real prefixes, to one of two receivers that starts later."""
     engines, lengths = factory_of(longest=120), np.full(PROMPTS * SAMPLES, 9)
     asked = prefill_requests(lengths)
-    expected = run_step(dealt(2), asked, engines, PREFILL_LATENCY, PREFILL_CLUSTER)
+    expected = run_step(round_robin(2), asked, engines, PREFILL_LATENCY, PREFILL_CLUSTER)
     ids = [p.tolist() for p in prompts()]
-    plan = deduplicate(dealt(2), PlanningProblem(workload(lengths), PREFILL_CLUSTER, PREFILL_LATENCY), ids).plan
+    plan = deduplicate(round_robin(2), PlanningProblem(workload(lengths), PREFILL_CLUSTER, PREFILL_LATENCY), ids).plan
     late = next(i for i, a in enumerate(plan.actors) if a.prefixes)
     plan = replace(plan, actors=tuple(replace(a, start_s=0.3) if i == late else a for i, a in enumerate(plan.actors)))
     record = pool.run_step(plan, asked, engines, PREFILL_LATENCY, PREFILL_CLUSTER)

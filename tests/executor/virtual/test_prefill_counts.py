@@ -52,7 +52,7 @@ def requests() -> list[Request]:
 
 
 def plan_of(how: str) -> Plan:
-    """Prompts by actors where these share them; else the samples of a prompt are dealt, and what is computed once is sent."""
+    """Prompts by actors where these share them; else the samples of a prompt are divided, and what is computed once is sent."""
     prompts, responses = tuple(range(len(SIZES))), range(len(LENGTHS))
     if how == "shared in actors":
         parts = [[i for i in responses if i // SAMPLES in own] for own in ((0, 1), (2, 3))]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlhfless import plots
 from rlhfless.executor import run_step_plan
-from rlhfless.scheduling.published import colocated_plan, megatron_plan
+from rlhfless.scheduling.published import LayoutProblem, colocated_plan, megatron_plan
 from rlhfless.trace import Trace, held_gpu_seconds, read_trace, step_costs, step_metrics
 from solver import Cluster, LatencyModel, Workload
 from solver.layouts import Call, CallMemory, Layout, StepGeneration, StepPlan, dpo, grpo, missing_share, plan_step, ppo, remax
@@ -81,7 +81,10 @@ def test_steps_take_the_planned_period_and_a_gpu_has_one_holder(name: str, seed:
 @pytest.mark.parametrize("order", ["fifo", "longest path"])
 def test_plans_of_published_ways_take_their_period_in_their_own_order(order: Any) -> None:
     _, cluster, given_ = made("ppo", nodes=2)
-    for plan in (megatron_plan(ppo(), cluster, Costs(5), order=order), colocated_plan(ppo(), cluster, Costs(5), order=order)):
+    for plan in (
+        megatron_plan(LayoutProblem.of(ppo(), cluster, Costs(5), order=order)),
+        colocated_plan(LayoutProblem.of(ppo(), cluster, Costs(5), order=order)),
+    ):
         assert plan.order == order
         assert run_step_plan(plan, cluster, steps=3, **given_).period_s == pytest.approx(plan.period_s, abs=1e-9)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prefill_samples import CLUSTER, LATENCY, LIMIT, PROMPTS, SAMPLES, dealt, prompts, requests, split_plan, workload
+from prefill_samples import CLUSTER, LATENCY, LIMIT, PROMPTS, SAMPLES, prompts, requests, round_robin, split_plan, workload
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
@@ -84,7 +84,7 @@ def test_one_prefill_of_a_prompt_for_all_of_its_samples(factory: TorchEngineFact
 
 def test_a_prefill_actor_computes_what_is_shared_once(factory: TorchEngineFactory) -> None:
     asked = requests(np.full(PROMPTS * SAMPLES, 9))
-    plan = dealt(3)
+    plan = round_robin(3)
     found = deduplicate(
         plan,
         PlanningProblem(workload(np.full(PROMPTS * SAMPLES, 9)), CLUSTER, LATENCY),

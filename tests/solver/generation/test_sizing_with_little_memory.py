@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Workload, evaluate
 from solver.generation import actor_count
-from solver.generation.prompt_dealing import candidate_counts
+from solver.generation.prompt_order import candidate_counts
 from solver.generation.random_split import random_split
 from solver.model.admission import Admission
 from solver.model.problem import PlanningProblem

@@ -161,6 +161,7 @@ def test_sizes_that_charges_do_not_allow_are_no_candidates() -> None:
     [
         ({"work": 3}, ("work", "3", "TokenWork")),
         ({"servers": [0.5]}, ("servers", "0.5")),
+        ({"servers": [10**9]}, ("1,000,000,000 servers", "1,000,000 are possible")),
         ({"release": "generation"}, ("generation", "release")),
         ({"servers": [0], "released": False}, ("released", "1 or more")),
     ],

@@ -1,4 +1,4 @@
-"""The bound on whole steps with all levers, the charges of a learner, and the end of learning on every server."""
+"""The bound on whole steps with all optimisations, the charges of a learner, and the end of learning on every server."""
 
 from __future__ import annotations
 

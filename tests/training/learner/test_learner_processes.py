@@ -38,7 +38,7 @@ from rlhfless.training.learner.first_weights import SharedWeights, empty_model  
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
 from rlhfless.training.learner.process_group import LearnerProcesses, make_learner  # noqa: E402
 from rlhfless.training.loop import Trainer, train  # noqa: E402
-from rlhfless.training.micro_batches import dealt, micro_batches, padded_tokens  # noqa: E402
+from rlhfless.training.micro_batches import micro_batches, micro_batches_by_rank, padded_tokens  # noqa: E402
 from rlhfless.training.random_state import streams_of  # noqa: E402
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -113,7 +113,7 @@ def test_rows_are_assigned_once_balanced_and_in_as_many_parts_to_every_process(
     lengths: list[int], budget: int, processes: int
 ) -> None:
     """Largest differencing leaves sums that differ by no more than the largest row."""
-    hands = dealt(lengths, budget, processes)
+    hands = micro_batches_by_rank(lengths, budget, processes)
     assert len(hands) == processes
     assert len({len(parts) for parts in hands}) == 1
     rows = [[row for part in parts for row in part] for parts in hands]

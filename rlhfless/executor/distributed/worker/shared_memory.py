@@ -28,7 +28,7 @@ def write_block(worker_backend: WorkerBackend, name: str, obj: Any) -> Block:
         NoRoom: shared memory is full; no block exists under this name.
     """
     block, buffers = packed(worker_backend, name, obj)
-    memory = _room(name, max([1, *(place.stop for place in block.places)]))
+    memory = allocate(name, max([1, *(place.stop for place in block.places)]))
     assert memory.buf is not None
     with cleaning_up(memory.close):
         for place, buffer in zip(block.places, buffers, strict=True):
@@ -44,7 +44,7 @@ def read_block(worker_backend: WorkerBackend, block: Block, device: str, *, free
         return worker_backend.unpack(block.form, (memory.buf[place] for place in block.places), device)
 
 
-def _room(name: str, nbytes: int) -> SharedMemory:
+def allocate(name: str, nbytes: int) -> SharedMemory:
     """Return new shared memory with all pages allocated: writing to a page without memory behind it would kill the process."""
     memory = SharedMemory(name, create=True, size=nbytes)
     try:

@@ -1,4 +1,4 @@
-"""Deals whole prompts to actors in equal counts, and chooses which numbers of actors to try."""
+"""Divides whole prompts into equal counts, one for each actor, and chooses which numbers of actors to try."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def candidate_counts(most: int, every: int = 16, step: float = 1.07) -> list[int
     return counts
 
 
-def dealt_prompts(workload: Workload, prompts: IntArray) -> tuple[IntArray, IntArray]:
+def in_prompt_order(workload: Workload, prompts: IntArray) -> tuple[IntArray, IntArray]:
     """Return the (R,) responses prompt after prompt, and (P+1,) where each prompt's responses begin among them."""
     by_prompt = np.argsort(workload.prompt_of, kind="stable")
     counts = np.bincount(workload.prompt_of, minlength=len(workload.prompt_tokens))
