@@ -208,21 +208,11 @@ class Engine(Protocol):
 
 @runtime_checkable
 class SupportsTokenArrays(Protocol):
-    """An engine that also returns ``generated_tokens`` as arrays."""
+    """An engine that returns its responses and their tokens as arrays, for runtime rules that are asked thousands of times."""
 
-    def generated_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the unfinished responses of this engine, and their committed tokens."""
-        ...
-
-
-@runtime_checkable
-class SupportsNextCompletions(Protocol):
-    """An engine that predicts several completions."""
-
-    def next_completions_s(self, count: int) -> NDArray[np.float64]:
-        """Return (n,) lower bounds, in order, on the times of its next completions (``count`` of them, or as many as exist).
-
-        Commits nothing. Call again after these times for tighter bounds.
+    def token_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+        """Return (n,) the unfinished responses, ``running`` and then ``waiting``; (n,) their committed tokens; and how many of
+        them are running.
         """
         ...
 
@@ -234,24 +224,4 @@ class SupportsDrafts(Protocol):
     @property
     def drafts_off(self) -> str | None:
         """Return why it drafts no more, as part of a sentence; None while nothing is wrong."""
-        ...
-
-
-@runtime_checkable
-class SupportsContextTokens(Protocol):
-    """An engine that knows how the contexts of its responses grow, without listing them."""
-
-    def context_tokens_ahead(self, now_s: float, count: int) -> tuple[Sequence[float], Sequence[int]] | None:
-        """Return how the context tokens of all its unfinished responses together grow.
-
-        They are n + 1 times and n sums: each sum holds from its time to the next. The first sum is that after the last
-        iteration that ends by ``now_s`` or is committed.
-
-        ``count`` is the largest n. Valid until responses are added or cut. It commits nothing. None where it would have to list
-        responses.
-        """
-        ...
-
-    def tokens_of(self, response: int) -> int:
-        """Return the committed tokens of one of its unfinished responses."""
         ...

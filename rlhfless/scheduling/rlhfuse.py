@@ -86,8 +86,8 @@ class GlobalCut:
         """Return the work that remains on each actor: expected tokens, or without a forecast unfinished responses."""
         if self.remaining is None:
             return {a.actor: a.unfinished_count for a in state.actors}
-        forecast = self.remaining.observe(state.generated_tokens, np.asarray(state.complete, dtype=bool))
-        running = np.flatnonzero(~np.asarray(state.complete, dtype=bool))
+        forecast = self.remaining.observe(state.generated_tokens, state.complete)
+        running = np.flatnonzero(~state.complete)
         tokens = np.zeros(len(state.generated_tokens))
         tokens[running] = forecast.expected_tokens(running, state.generated_tokens[running])
         return {a.actor: float(tokens[list(a.unfinished)].sum()) for a in state.actors}

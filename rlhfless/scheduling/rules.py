@@ -44,9 +44,9 @@ class ReceiverRoom:
     """
 
     def __init__(self, state: StepState) -> None:
-        self._state, counts = state, state.counts
-        self._kv_tokens: dict[int, float] = {}
-        self.slots: dict[int, int] = dict(zip(counts.actor.tolist(), counts.free_slots.tolist(), strict=True))
+        self._state, actors = state, state.counts.actor.tolist()
+        self._kv_tokens: dict[int, float] = dict(zip(actors, state.counts.free_kv_tokens.tolist(), strict=True))
+        self.slots: dict[int, int] = dict(zip(actors, state.counts.free_slots.tolist(), strict=True))
         self.received: dict[int, int] = {}
 
     def free_slots(self) -> int:
@@ -55,8 +55,6 @@ class ReceiverRoom:
 
     def kv_tokens(self, actor: int) -> float:
         """Free KV memory of the actor (tokens)."""
-        if actor not in self._kv_tokens:
-            self._kv_tokens[actor] = self._state.view_of(actor).free_kv_tokens
         return self._kv_tokens[actor]
 
     def needs(self, responses: Sequence[int]) -> list[int]:
@@ -67,7 +65,7 @@ class ReceiverRoom:
     def give(self, actor: int, kv_tokens: float) -> None:
         """Assign a response of ``kv_tokens`` to the actor: it takes one slot and that much memory."""
         self.slots[actor] -= 1
-        self._kv_tokens[actor] = self.kv_tokens(actor) - kv_tokens
+        self._kv_tokens[actor] -= kv_tokens
         self.received[actor] = self.received.get(actor, 0) + 1
 
     def completions_short(self, leaving: ActorView, receivers: Iterable[int]) -> int:
@@ -79,8 +77,7 @@ class ReceiverRoom:
             return 0
         if self._state.reserved_tokens is None:
             return 1
-        unfinished = np.flatnonzero(~np.asarray(self._state.complete))
-        return math.ceil(lacks / float(self._state.reserved_tokens[unfinished].max()))
+        return math.ceil(lacks / float(self._state.reserved_tokens[~self._state.complete].max()))
 
 
 def hand_over(leaving: ActorView, receivers: Sequence[ActorView], room: ReceiverRoom) -> Cut | None:
@@ -96,7 +93,7 @@ def hand_over(leaving: ActorView, receivers: Sequence[ActorView], room: Receiver
     slots = {a.actor: room.slots[a.actor] for a in receivers}
     if leaving.arriving_count or sum(max(0, f) for f in slots.values()) < leaving.unfinished_count:
         return None
-    kv_tokens: dict[int, float] = {}  # of those that were looked at: counting it takes long
+    kv_tokens = {a.actor: room.kv_tokens(a.actor) for a in receivers}
     open_to = [
         (a.unfinished_count + a.arriving_count + room.received.get(a.actor, 0), a.actor)
         for a in receivers
@@ -107,10 +104,7 @@ def hand_over(leaving: ActorView, receivers: Sequence[ActorView], room: Receiver
     for response, tokens in zip(leaving.unfinished, needs, strict=True):
         too_small = []
         while open_to:
-            first = open_to[0][1]
-            if first not in kv_tokens:
-                kv_tokens[first] = room.kv_tokens(first)
-            if kv_tokens[first] >= tokens:
+            if kv_tokens[open_to[0][1]] >= tokens:
                 break
             too_small.append(heapq.heappop(open_to))  # for this response: it may hold a smaller one
         if not open_to:
@@ -374,7 +368,7 @@ class DrainingFold:
             if even and k not in received:
                 continue
             receiver, first = -1, True
-            for there, actor, to in thinnest:  # memory last, as counting it looks at all responses of an actor
+            for there, actor, to in thinnest:
                 if to == k or room.slots[actor] <= 0:
                     continue
                 if stays[k] and loads[k] - there < max(2.0, UNEVEN * loads[k]):

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from solver.model.workload import IntArray
+from solver.model.workload import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ActorView:
         assigned: responses assigned to it so far, without those that migrated away.
         completed: how many of these are complete.
         running, waiting: unfinished responses in its batch and in its queue.
-        free_slots: slots of its batch that no running, waiting or arriving response takes.
+        free_slots: slots of its batch that no running, waiting or arriving response takes, nor one that is being copied away.
         arriving: responses that are migrating to it.
         free_kv_tokens: KV tokens of its memory that no running, waiting or arriving response takes by the admission rule in
             force (``StepState.held_tokens``). Below 0 if some have to wait for others to complete; infinite if the engine does
@@ -52,12 +52,12 @@ class ActorView:
 
     @property
     def unfinished_count(self) -> int:
-        """Return the number of unfinished responses, which may be available without listing them."""
+        """Return the number of unfinished responses, running and waiting."""
         return len(self.running) + len(self.waiting)
 
     @property
     def arriving_count(self) -> int:
-        """Return the number of arriving responses, which may be available without listing them."""
+        """Return the number of arriving responses."""
         return len(self.arriving)
 
 
@@ -66,70 +66,129 @@ class ActorCounts:
     """Counts of K running actors as arrays, for rules that are asked too often to look at actors one by one.
 
     Attributes:
-        actor, assigned, completed, unfinished, arriving, free_slots: (K,) as in ``ActorView``, in order of the actors.
+        actor, gpus, assigned, completed, unfinished, arriving, free_slots: (K,) as in ``ActorView``, in order of the actors.
+        free_kv_tokens: (K,) the same.
     """
 
     actor: IntArray
+    gpus: IntArray
     assigned: IntArray
     completed: IntArray
     unfinished: IntArray
     arriving: IntArray
     free_slots: IntArray
+    free_kv_tokens: FloatArray
 
     @classmethod
     def of(cls, views: Sequence[ActorView]) -> ActorCounts:
         """Return the counts of these views."""
         rows = [
-            (v.actor, v.assigned, v.completed, v.unfinished_count, v.arriving_count, v.free_slots) for v in views
+            (v.actor, v.gpus, v.assigned, v.completed, v.unfinished_count, v.arriving_count, v.free_slots) for v in views
         ]  # fmt: skip
-        return cls(*np.array(rows, dtype=np.int64).reshape(-1, 6).T)
+        actor, gpus, assigned, completed, unfinished, arriving, free_slots = np.array(rows, dtype=np.int64).reshape(-1, 7).T
+        free_kv_tokens = np.array([v.free_kv_tokens for v in views], dtype=float)
+        return cls(actor, gpus, assigned, completed, unfinished, arriving, free_slots, free_kv_tokens)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepState:
-    """Observable state of the step at ``now_s``: live actors, and generated tokens and completion of every response.
+    """Observable state of the step at ``now_s``, as plain arrays: K live actors, n unfinished and R responses in all.
+
+    It is a snapshot: what a rule keeps of it does not change while the step continues. A rule must not write to the arrays. The
+    executor makes those of a running step read-only.
 
     Attributes:
+        counts: of the actors that may still be given responses.
+        responses: (n,) unfinished responses: those of the first actor of ``counts``, then those of the next. Of each actor
+            first the running ones, then the waiting and the arriving ones, each in order of admission.
+        sizes: (K, 3) how many of each actor are running, waiting and arriving.
+        generated_tokens, complete: (R,) generated tokens of every response, and whether it is complete.
+        prompt_tokens: (R,) tokens of its prompt.
         reserved_tokens: (R,) KV tokens that ``reserve`` sets aside for each response, its prompt and its limit; None where
             admission is by ``preempt``.
     """
 
     now_s: float
-    actors: tuple[ActorView, ...]
+    counts: ActorCounts
+    responses: IntArray
+    sizes: IntArray
     generated_tokens: IntArray
-    complete: Sequence[bool] | NDArray[np.bool_]
+    complete: NDArray[np.bool_]
     prompt_tokens: IntArray
     reserved_tokens: IntArray | None = None
+
+    @classmethod
+    def of(
+        cls,
+        now_s: float,
+        views: Sequence[ActorView],
+        generated_tokens: IntArray,
+        complete: Sequence[bool] | NDArray[np.bool_],
+        prompt_tokens: IntArray,
+        reserved_tokens: IntArray | None = None,
+    ) -> StepState:
+        """Return the state of actors that are given one by one, as in a test of a rule."""
+        listed = [r for v in views for r in (*v.running, *v.waiting, *v.arriving)]
+        sizes = [(len(v.running), len(v.waiting), len(v.arriving)) for v in views]
+        return cls(
+            now_s, ActorCounts.of(views), np.array(listed, dtype=np.int64), np.array(sizes, dtype=np.int64).reshape(-1, 3),
+            generated_tokens, np.asarray(complete, dtype=bool), prompt_tokens, reserved_tokens,
+        )  # fmt: skip
+
+    @cached_property
+    def owner(self) -> IntArray:
+        """Return (n,) the position in ``counts`` of the actor of each of ``responses``."""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes.sum(axis=1))
+
+    @cached_property
+    def arriving(self) -> NDArray[np.bool_]:
+        """Return (n,) whether each of ``responses`` is migrating to its actor, and cannot be moved."""
+        return np.repeat(np.tile([False, False, True], len(self.sizes)), self.sizes.ravel())
+
+    @cached_property
+    def actors(self) -> tuple[ActorView, ...]:
+        """Return the views of the actors, in the order of ``counts``."""
+        return tuple(map(self.view_of, self.counts.actor.tolist()))
+
+    def view_of(self, actor: int) -> ActorView:
+        """Return the view of one actor, which is cheaper than all of ``actors``.
+
+        Raises:
+            KeyError: it is not running.
+        """
+        if actor not in self._places:
+            raise KeyError(actor)
+        k = self._places[actor]
+        first, waiting, arriving, end = self._ends[3 * k : 3 * k + 4]
+        responses, of = tuple(self.responses[first:end].tolist()), self.counts
+        return ActorView(
+            int(of.actor[k]), int(of.gpus[k]), int(of.assigned[k]), int(of.completed[k]), responses[: waiting - first],
+            responses[waiting - first : arriving - first], responses[arriving - first :], int(of.free_slots[k]),
+            float(of.free_kv_tokens[k]),
+        )  # fmt: skip
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        return {actor: k for k, actor in enumerate(self.counts.actor.tolist())}
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Return [3 K + 1] the places in ``responses`` at which each part of each actor begins, and the end."""
+        return [0, *self.sizes.ravel().cumsum().tolist()]
 
     @property
     def unfinished_count(self) -> int:
         """Return the number of responses that are not complete."""
         return len(self.complete) - int(np.count_nonzero(self.complete))
 
-    @property
+    @cached_property
     def context_tokens(self) -> int:
         """Return the prompt tokens and generated tokens of all unfinished responses together."""
-        return int((self.prompt_tokens + self.generated_tokens)[~np.asarray(self.complete, dtype=bool)].sum())
+        return int((self.prompt_tokens + self.generated_tokens)[~self.complete].sum())
 
     def context_of(self, response: int) -> int:
-        """Return the prompt tokens and generated tokens of one response, which may be cheaper than looking at all."""
+        """Return the prompt tokens and generated tokens of one response."""
         return int(self.prompt_tokens[response] + self.generated_tokens[response])
-
-    @cached_property
-    def counts(self) -> ActorCounts:
-        """Return the counts of all actors as arrays, in the order of ``actors``."""
-        return ActorCounts.of(self.actors)
-
-    def view_of(self, actor: int) -> ActorView:
-        """Return the view of one actor, which may be cheaper than all of ``actors``.
-
-        Raises:
-            KeyError: it is not running.
-        """
-        for view in self.actors:
-            if view.actor == actor:
-                return view
-        raise KeyError(actor)
 
     @property
     def held_tokens(self) -> IntArray:
@@ -209,7 +268,10 @@ Decision = Move | Cut
 
 
 class RuntimeRule(Protocol):
-    """A runtime rule of a plan. Every step runs a deep copy of the rule, so a rule may keep state."""
+    """A runtime rule of a plan. Every step runs a deep copy of the rule, so a rule may keep state.
+
+    The states that it is shown are snapshots: it may keep them, and what it keeps does not change.
+    """
 
     @property
     def name(self) -> str:

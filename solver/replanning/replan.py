@@ -36,8 +36,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from solver.lengths.remaining import RemainingLengths
 from solver.model.errors import PlanningError, as_given
 from solver.model.latency import LatencyModel
@@ -74,7 +72,7 @@ def replan(
         PlanningError: ``latency`` is not one latency model, as on a mixed cluster.
     """
     links, model = LinkSchedule() if links is None else links, _affine(latency)
-    if len(state.actors) < 2:
+    if len(state.counts.actor) < 2:
         return []
     survivors = survivors_of(state, remaining, model, price)
     return [move for _, move in plan_round(survivors, remaining, price, links).send(state.now_s, links)]
@@ -132,8 +130,7 @@ class Replan:
             self._next_s = None
             return []
         if now_s >= self._next_round_s - 1e-9 or self._round is None:
-            complete = np.asarray(state.complete, dtype=bool)
-            self.remaining = self.remaining.observe(state.generated_tokens, complete)
+            self.remaining = self.remaining.observe(state.generated_tokens, state.complete)
             survivors = survivors_of(state, self.remaining, self._model, self.price)
             self._round = plan_round(survivors, self.remaining, self.price, self._links)
             round_s = ROUND_S + (ROUND_RESPONSE_S + self.remaining.observe_response_s) * len(survivors.response)
@@ -173,16 +170,13 @@ def _affine(latency: LatencyModel) -> LatencyModel:
 
 
 def _with_room(sent: Sequence[Migration], state: StepState) -> list[Move]:
-    """Return the moves whose receivers have a free slot and memory now, or get them through the other moves.
-
-    Only actors that send or receive are checked, because memory is counted over all responses of an actor.
-    """
+    """Return the moves whose receivers have a free slot and memory now, or get them through the other moves."""
     if not sent:
         return []
-    live = set(state.counts.actor.tolist())
-    involved = {actor: state.view_of(actor) for sender, move in sent for actor in (sender, move.to_actor) if actor in live}
-    slots = {actor: view.free_slots for actor, view in involved.items()}
-    memory = {actor: view.free_kv_tokens for actor, view in involved.items()}
+    counts = state.counts
+    slots, memory = (
+        dict(zip(counts.actor.tolist(), free.tolist(), strict=True)) for free in (counts.free_slots, counts.free_kv_tokens)
+    )
     reserved = state.held_tokens
     feasible = []
     for sender, move in sent:

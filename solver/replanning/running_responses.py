@@ -147,14 +147,9 @@ def survivors_of(state: StepState, remaining: RemainingLengths, latency: Latency
 
     ``latency`` is the affine model of every actor.
     """
-    views = state.actors
-    sizes = [(len(v.unfinished), len(v.arriving)) for v in views]
-    response = np.array([r for v in views for r in (*v.unfinished, *v.arriving)], dtype=np.int64)
-    owner = np.repeat(np.arange(len(views)), [sum(size) for size in sizes])
-    movable = np.repeat(np.tile([True, False], len(views)), [count for size in sizes for count in size])
+    response = state.responses
     arrays = ResponseArrays(
-        np.array([v.actor for v in views], dtype=np.int64), np.array([v.free_slots for v in views], dtype=np.int64),
-        response, owner, movable,
+        state.counts.actor, state.counts.free_slots, response, state.owner, ~state.arriving,
         state.generated_tokens[response].astype(float), state.prompt_tokens[response].astype(float),
     )  # fmt: skip
     return valued(arrays, remaining, latency, price)

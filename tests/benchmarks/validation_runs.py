@@ -180,7 +180,7 @@ def serve(latency: LatencyModel, requests: Sequence[Mapping[str, Any]], rule: st
             done += one.response_tokens
             complete += 1
         running.append(len(engine.running()))
-        total.append(done + int(engine.generated_arrays()[1].sum()))
+        total.append(done + int(engine.token_arrays()[1].sum()))
     engine.close()
     return ServedRun(arrives_s, first_s, end_s, np.array(running, dtype=float), np.diff(np.array(total, dtype=float)))
 

@@ -215,7 +215,7 @@ def view(
 def state(*views: ActorView, total: int = 100) -> StepState:
     unfinished = {r for v in views for r in (*v.unfinished, *v.arriving)}
     complete = tuple(i not in unfinished for i in range(total))
-    return StepState(1.0, views, np.zeros(total, np.int64), complete, np.zeros(total, np.int64))
+    return StepState.of(1.0, views, np.zeros(total, np.int64), complete, np.zeros(total, np.int64))
 
 
 def cut_actors(decisions) -> list[int]:

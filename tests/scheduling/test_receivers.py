@@ -36,7 +36,7 @@ def state(*views: ActorView, total: int = 20, tokens: int = 5, reserves: bool = 
     unfinished = {r for v in views for r in v.unfinished}
     complete = np.array([r not in unfinished for r in range(total)])
     prompt = np.full(total, 10)
-    return StepState(1.0, views, np.full(total, tokens), complete, prompt, prompt + LIMIT if reserves else None)
+    return StepState.of(1.0, views, np.full(total, tokens), complete, prompt, prompt + LIMIT if reserves else None)
 
 
 # --- by hand ---------------------------------------------------------------------------------------------------------

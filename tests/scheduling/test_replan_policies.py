@@ -364,7 +364,7 @@ def test_draining_folds_to_the_square_root_and_evens_out_what_stays():
     sizes = [20, 9, 4]
     ids = np.split(np.arange(33), np.cumsum(sizes)[:-1])
     views = tuple(ActorView(k, 1, n, 0, tuple(i.tolist()), (), (), 50) for k, (n, i) in enumerate(zip(sizes, ids, strict=True)))
-    state = StepState(1.0, views, np.full(33, 5), (False,) * 33, np.zeros(33, np.int64))
+    state = StepState.of(1.0, views, np.full(33, 5), (False,) * 33, np.zeros(33, np.int64))
     moves = rule.decide(1.0, state)
     assert moves == [Move(29, 1), Move(0, 1)]
     assert rule.decide(1.0, state) == moves  # transfers without length: the links are free at once

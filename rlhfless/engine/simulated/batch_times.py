@@ -151,12 +151,6 @@ class BatchTimes:
             self._sum_up(self.last, at_s)
         return bisect.bisect_right(self._boundary_s, at_s) - 1
 
-    def times(self, first: int, until: int) -> list[float]:
-        """Return the times of the boundaries from ``first`` on, before ``until``."""
-        if until - 1 > self.timed:
-            self._sum_up(until - 1, math.inf)
-        return self._boundary_s[first:until]
-
     def _sum_up(self, until: int, until_s: float) -> None:
         """Sum up to a boundary, or until one is after ``until_s``."""
         latency, added_up_s, ends, (first, base_s, joins_s, prefill, _) = (
@@ -193,26 +187,6 @@ class BatchTimes:
         self.timed = at
 
     # --- KV tokens --------------------------------------------------------------------------------------------------------
-
-    def kv_tokens(self, first: int, until: int) -> list[int]:
-        """Return the KV tokens of the iterations from ``first`` on, before ``until``, as if all who joined had decoded since.
-
-        ``first`` is a boundary from which on nobody was forgotten. ``until`` is the last boundary at most.
-        """
-        ends, size, offset, place = self.ends, self._size, self._offset, self._passed
-        while place and ends[place - 1][0] > first:
-            place -= 1
-            size, offset = size + 1, offset + self.offset_of[ends[place][1]]
-        tokens: list[int] = []
-        at = first
-        while at < until:
-            while ends[place][0] <= at:
-                size, offset = size - 1, offset - self.offset_of[ends[place][1]]
-                place += 1
-            end = min(ends[place][0], until)
-            tokens.extend(range(offset + at * size, offset + end * size, size))
-            at = end
-        return tokens
 
     def most_kv_tokens(self) -> int:
         """Return the most KV tokens of any iteration from ``timed`` on."""

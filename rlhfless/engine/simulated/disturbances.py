@@ -9,8 +9,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request
 from rlhfless.engine.simulated.drafted import DraftedEngine
 from rlhfless.engine.simulated.engine import SimulatedEngine
@@ -20,7 +18,7 @@ from solver.model.admission import Admission
 from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
-from solver.model.workload import FloatArray, IntArray
+from solver.model.workload import IntArray
 
 MAX_LOST_IN_A_ROW = 10_000  # outages in a row that let no iteration end
 
@@ -109,10 +107,6 @@ class FaultInjectingEngine:
         """See the protocol."""
         return self._before_outage(self._engine.peek_next_event_s(completions))
 
-    def next_completions_s(self, count: int) -> FloatArray:
-        """See the protocol."""
-        return np.minimum(self._engine.next_completions_s(count), self._fails_s)
-
     def _before_outage(self, at_s: float) -> float:
         return min(at_s, self._fails_s) if at_s < math.inf else at_s
 
@@ -158,9 +152,9 @@ class FaultInjectingEngine:
         """See the protocol."""
         return self._engine.generated_tokens()
 
-    def generated_arrays(self) -> tuple[IntArray, IntArray]:
-        """Return ``generated_tokens`` as arrays."""
-        return self._engine.generated_arrays()
+    def token_arrays(self) -> tuple[IntArray, IntArray, int]:
+        """See ``SupportsTokenArrays``."""
+        return self._engine.token_arrays()
 
     def running(self) -> tuple[int, ...]:
         """See the protocol."""

@@ -92,11 +92,6 @@ class DraftedEngine:
             self._planned = None
 
     def peek_next_event_s(self, completions: int = 1) -> float:
-        """See the protocol."""
-        times_s = self.next_completions_s(completions)
-        return float(times_s[-1]) if len(times_s) == completions else math.inf
-
-    def next_completions_s(self, count: int) -> FloatArray:
         """See the protocol: as early as if every draft were accepted, and every later pass the shortest."""
         queue, planned, least = self._queue, self._next(), self._shortest_s
         times_s = [max(self.clock_s, s.queued_s) for s in queue.empty]
@@ -105,7 +100,7 @@ class DraftedEngine:
             end_s, most = planned.end_s, 1 + self._control.max_draft_tokens
             for s in (*queue.running, *queue.waiting):
                 times_s.append(max(end_s, s.queued_s) + ((s.stop_tokens - 1) // most) * least)
-        return np.sort(np.array(times_s, dtype=float))[:count]
+        return sorted(times_s)[completions - 1] if len(times_s) >= completions else math.inf
 
     def advance(self, to_s: float) -> Progress:
         """See the protocol."""
@@ -143,10 +138,11 @@ class DraftedEngine:
         """See the protocol."""
         return {s.request.response: s.count for s in self._queue} | self._batch.counts()
 
-    def generated_arrays(self) -> tuple[IntArray, IntArray]:
-        """Return ``generated_tokens`` as (n,) responses and (n,) committed tokens, for callers that ask often."""
-        tokens = self.generated_tokens()
-        return np.array(list(tokens), dtype=np.int64), np.array(list(tokens.values()), dtype=np.int64)
+    def token_arrays(self) -> tuple[IntArray, IntArray, int]:
+        """See ``SupportsTokenArrays``."""
+        running, tokens = self.running(), self.generated_tokens()
+        responses = (*running, *self.waiting())
+        return np.array(responses, dtype=np.int64), np.array([tokens[r] for r in responses], dtype=np.int64), len(running)
 
     def running(self) -> tuple[int, ...]:
         """See the protocol."""

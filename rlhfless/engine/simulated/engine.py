@@ -32,7 +32,7 @@ from rlhfless.engine.simulated.start import Schedule, followed, scheduled
 from rlhfless.errors import InputError
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
-from solver.model.workload import FloatArray, IntArray
+from solver.model.workload import IntArray
 
 
 class SimulatedEngine:
@@ -89,30 +89,22 @@ class SimulatedEngine:
 
     def peek_next_event_s(self, completions: int = 1) -> float:
         """See the protocol. Includes arrivals, unless their prefill depends on which responses have joined by then."""
-        times_s = self.next_completions_s(completions)
-        return float(times_s[-1]) if len(times_s) == completions else math.inf
-
-    def next_completions_s(self, count: int) -> FloatArray:
-        """See the protocol. Includes arrivals as ``peek_next_event_s`` does."""
         schedule, later, taken = self._schedule(), 0, 0
-        times_s: list[float] = []
         while True:
-            taken += self._let_join(schedule, taken, count=count)
+            taken += self._let_join(schedule, taken, count=completions)
             limit = self._next_arrival_index(schedule, taken)
-            known_s = schedule.next_completions_s(count, limit)
-            times_s += known_s
-            count -= len(known_s)
-            if limit is None or not count:
-                break
+            known, at_s = schedule.completes(completions, limit)
+            if known == completions:
+                return at_s
+            if limit is None:
+                return math.inf
+            completions -= known
             if schedule.shares:
-                joins_s = max(schedule.iterations.end_s(limit), self._arriving[taken].available_s)
-                times_s += [joins_s] * count
-                break
+                return max(schedule.iterations.end_s(limit), self._arriving[taken].available_s)
             if later == len(self._later):
-                self._later.append(self._after_arrivals(schedule, limit, schedule.reported + len(known_s), taken))
+                self._later.append(self._after_arrivals(schedule, limit, schedule.reported + known, taken))
             schedule, taken = self._later[later][0], taken + self._later[later][1]
             later += 1
-        return np.array(times_s)
 
     def advance(self, to_s: float) -> Progress:
         """See the protocol."""
@@ -162,45 +154,26 @@ class SimulatedEngine:
 
     def generated_tokens(self) -> dict[int, int]:
         """See the protocol."""
-        responses, tokens = self.generated_arrays()
+        responses, tokens, _ = self.token_arrays()
         return dict(zip(responses.tolist(), tokens.tolist(), strict=True))
 
-    def generated_arrays(self) -> tuple[IntArray, IntArray]:
-        """Return ``generated_tokens`` as (n,) responses and (n,) committed tokens, for callers that ask often."""
-        responses, tokens = self._schedule().tokens()
+    def token_arrays(self) -> tuple[IntArray, IntArray, int]:
+        """See ``SupportsTokenArrays``."""
+        responses, tokens, running = (self._upcoming or self._schedule()).tokens()
         if self._arriving:
             responses = np.append(responses, [r.response for r in self._arriving])
             tokens = np.append(tokens, [r.generated_tokens for r in self._arriving])
-        return responses, tokens
-
-    def context_tokens_ahead(self, now_s: float, count: int) -> tuple[Sequence[float], Sequence[int]] | None:
-        """See ``SupportsContextTokens``."""
-        schedule = self._schedule()
-        coming = self._let_join(schedule, until_s=max(now_s, schedule.clock_s))
-        first, limit = max(schedule.iterations.last_by(now_s), schedule.done), self._next_arrival_index(schedule, coming)
-        tokens = schedule.context_tokens(first, first + count if limit is None else min(limit, first + count))
-        if tokens is None:
-            return None
-        if late := sum([r.context_tokens for r in self._arriving[coming:]]):
-            tokens = [held + late for held in tokens]
-        return schedule.boundaries_s(first, first + len(tokens) + 1), tokens
-
-    def tokens_of(self, response: int) -> int:
-        """See ``SupportsContextTokens``."""
-        schedule = self._schedule()
-        if isinstance(schedule, RunningBatch) and (known := schedule.tokens_of(response)) is not None:
-            return known
-        responses, tokens = self.generated_arrays()
-        return int(tokens[responses == response][0])
+        return responses, tokens, running
 
     def running(self) -> tuple[int, ...]:
-        """See the protocol. The same object as before where nothing changed."""
-        return (self._upcoming or self._schedule()).in_batch_and_queue()[0]
+        """See the protocol."""
+        responses, _, running = self.token_arrays()
+        return tuple(responses[:running].tolist())
 
     def waiting(self) -> tuple[int, ...]:
-        """See the protocol. The same object as before where nothing changed."""
-        queued = (self._upcoming or self._schedule()).in_batch_and_queue()[1]
-        return (*queued, *(r.response for r in self._arriving)) if self._arriving else queued
+        """See the protocol."""
+        responses, _, running = self.token_arrays()
+        return tuple(responses[running:].tolist())
 
     def sync(self, weights: Any, weights_version: int) -> None:
         """Do nothing: lengths come from the log."""

@@ -23,8 +23,6 @@ from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
 
-AHEAD = 8  # iterations for which contexts are computed ahead, at least
-
 Row = tuple[Any, ...]
 """The fields of ``MEMBER``."""
 
@@ -92,8 +90,8 @@ class RunningBatch:
         self._names, self._offset, self._there = np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, dtype=bool)
         self._names[: self._orders], self._there[: self._orders] = members["response"], True
         self._offset[: self._orders] = members["generated_tokens"]
+        self._seen: tuple[IntArray, IntArray] | None = None  # names and offsets of who is there, until somebody joins or leaves
         self._prefilled: list[tuple[int, int, int]] = []  # iteration, response, computed tokens, as far as committed
-        self._seen: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     # --- who joins and leaves ---------------------------------------------------------------------------------------------
 
@@ -186,43 +184,18 @@ class RunningBatch:
         """Return how many unfinished responses are complete at a boundary."""
         return bisect.bisect_left(self.ends, (at + 1, -1))
 
-    def boundaries_s(self, first: int, until: int) -> list[float]:
+    def completes(self, count: int, limit: int | None) -> tuple[int, float]:
         """See ``SimulatedSchedule``."""
-        return self.iterations.times(first, until)
+        known = min(count, len(self.ends) if limit is None else self.ending_by(limit))
+        return known, self.iterations.end_s(self.ends[known - 1][0]) if known else math.inf
 
-    def next_completions_s(self, count: int, limit: int | None) -> list[float]:
-        """See ``SimulatedSchedule``."""
-        end_s = self.iterations.end_s
-        return [end_s(end) for end, _ in self.ends[:count] if limit is None or end <= limit]
-
-    def in_batch_and_queue(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def tokens(self) -> tuple[IntArray, IntArray, int]:
         """See ``SimulatedSchedule``. Who joined at the committed boundary is still in the queue."""
         if self._seen is None:
-            there = self._names[: self._orders][self._there[: self._orders]].tolist()
-            count = len(there) - len(self._fresh)
-            self._seen = tuple(there[:count]), tuple(there[count:])
-        return self._seen
-
-    def tokens(self) -> tuple[IntArray, IntArray]:
-        """Return the unfinished responses, and their committed tokens."""
-        there = self._there[: self._orders].nonzero()[0]
-        return self._names[there], self._offset[there] + self.done
-
-    def tokens_of(self, response: int) -> int | None:
-        """Return the committed tokens of an unfinished response; None where it is not there."""
-        order = self._order_of.get(response)
-        return None if order is None else int(self._offset[order]) + self.done
-
-    def context_tokens(self, first: int, until: int) -> list[int] | None:
-        """See ``SimulatedSchedule``; those that are coming are counted, too."""
-        until = min(until, max(self.iterations.timed, first + AHEAD), self.iterations.last)
-        if until <= first:
-            return None
-        tokens = self.iterations.kv_tokens(first, until)
-        for group in self.coming:  # their contexts do not grow before they join
-            late, count = max(group.at - first, 0), len(group.residents)
-            tokens[:late] = [held + count * (late - k) for k, held in enumerate(tokens[:late])]
-        return tokens
+            there = self._there[: self._orders].nonzero()[0]
+            self._seen = self._names[there], self._offset[there]
+        names, offset = self._seen
+        return names, offset + self.done, len(names) - len(self._fresh)
 
     def remaining(self, at: int, reported: int) -> tuple[Members, int]:
         """See ``SimulatedSchedule``."""
@@ -259,7 +232,7 @@ class RunningBatch:
         if until > self.done and (self._fresh or self.coming):
             started = self._fresh + [one for group in self.coming if group.at < until for one in group.residents]
             self._prefilled += [(one.joined, one.row[0], one.missing - 1) for one in started if one.missing > 1]
-            self._fresh, self._seen = [], None
+            self._fresh = []
         self.done, self.clock_s = until, self.iterations.end_s(until)
         if self.coming:
             self.enter()

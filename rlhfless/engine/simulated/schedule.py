@@ -68,11 +68,10 @@ class SimulatedSchedule:
         self.done = self.reported = 0
         self.clock_s = base_s
         self.begins_with_completions = len(last) > 0 and not self.finish[0]
-        self._seen: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
+        self._seen: tuple[IntArray, int] = NO_PREFILL.iteration, 0  # unfinished rows, batch first, and its size
         self._seen_until = -1.0  # the boundary at which something else is to be seen
         self._changes: IntArray | None = None  # boundaries at which batch or queue change
         self._chunks: Prefilled | None = None
-        self._contexts: IntArray | None = None  # of all unfinished responses together, by boundary
         self._final_facts: tuple[FloatArray, FloatArray, IntArray] | None = None  # of completions
 
     def ended(self, before: int, reported: int) -> tuple[IntArray, FloatArray, IntArray]:
@@ -106,22 +105,20 @@ class SimulatedSchedule:
         rows: IntArray = residency.response[inside[np.lexsort((residency.response[inside], residency.first[inside]))]]
         return rows
 
-    def in_batch_and_queue(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the responses in the batch, in order of admission, and the other unfinished ones.
-
-        They are the same objects as before where nothing changed.
+    def tokens(self) -> tuple[IntArray, IntArray, int]:
+        """Return the unfinished responses, those in the batch first, in order of admission; their committed tokens; and how
+        many are in the batch.
         """
-        if self.done < self._seen_until:
-            return self._seen
-        inside, waiting = self.batch(self.done), ()
-        if len(self._names) > self.reported + len(inside):
-            queued = np.ones(len(self._names), dtype=bool)
-            queued[self.finishing[: self.reported]] = False
-            queued[inside] = False
-            waiting = tuple(self._names[queued].tolist())
-        self._seen = tuple(self._names[inside].tolist()), waiting
-        self._seen_until = self._next_change()
-        return self._seen
+        if self.done >= self._seen_until:
+            rows = inside = self.batch(self.done)
+            if len(self._names) > self.reported + len(inside):
+                queued = np.ones(len(self._names), dtype=bool)
+                queued[self.finishing[: self.reported]] = False
+                queued[inside] = False
+                rows = np.concatenate([inside, queued.nonzero()[0]])
+            self._seen, self._seen_until = (rows, len(inside)), self._next_change()
+        rows, running = self._seen
+        return self._names[rows], self._tokens_at(self.done)[rows], running
 
     def _next_change(self) -> float:
         """Return the next boundary after ``done`` at which a response joins, leaves or completes."""
@@ -134,53 +131,17 @@ class SimulatedSchedule:
         place = int(self._changes.searchsorted(self.done, side="right"))
         return float(self._changes[place]) if place < len(self._changes) else math.inf
 
-    def tokens(self) -> tuple[IntArray, IntArray]:
-        """Return the unfinished responses, and their committed tokens."""
-        ahead = self.finishing[self.reported :]
-        return self._names[ahead], self._tokens_at(self.done)[ahead]
-
-    def context_tokens(self, first: int, until: int) -> list[int] | None:
-        """Return the context tokens of all unfinished responses together at the boundaries from ``first`` on, before ``until``
-        and the last one; None where there are none.
-        """
-        until = min(until, self.iterations.last)
-        if until <= first or self.begins_with_completions:
-            return None
-        if self._contexts is None:
-            self._contexts = self.iterations.kv_tokens if self._together else self._sum_contexts()
-        tokens: list[int] = self._contexts[first:until].tolist()
-        return tokens
-
-    def _sum_contexts(self) -> IntArray:
-        """Return the (I,) context tokens of all unfinished responses, waiting ones included, at every boundary."""
-        residency, horizon = self.residency, self.iterations.last
-        decodes = np.flatnonzero(residency.last > residency.ready)
-        ready, last, end = residency.ready[decodes], residency.last[decodes], self._last[residency.response[decodes]]
-        changes, growing = np.zeros((2, horizon + 1), np.int64)
-        for at, tokens, count in ((ready, -ready, 1), (last, last, -1), (end, ready - last, 0)):
-            np.add.at(changes, at, tokens)
-            np.add.at(growing, at, count)
-        context = self.members["prompt_tokens"] + self.members["generated_tokens"]
-        np.add.at(changes, self._last, -context)
-        total: IntArray = context.sum() + changes.cumsum() + growing.cumsum() * np.arange(horizon + 1)
-        return total[:horizon]
-
     def part(self, first: int, until: int) -> Iterations:
         """Return the iterations from boundary ``first`` to boundary ``until``, which must be computed already."""
         return self.iterations.part(first, until)
 
-    def boundaries_s(self, first: int, until: int) -> list[float]:
-        """Return the times of the boundaries from ``first`` on, before ``until``."""
-        times_s: list[float] = self.iterations.boundary_s[first:until].tolist()
-        return times_s
-
-    def next_completions_s(self, count: int, limit: int | None) -> list[float]:
-        """Return the times of up to ``count`` next completions, no later than the boundary ``limit``."""
+    def completes(self, count: int, limit: int | None) -> tuple[int, float]:
+        """Return how many of the ``count`` next completions come no later than the boundary ``limit``, and the time of the last
+        of these; infinite where there are none.
+        """
         ends = self.finish[self.reported : self.reported + count]
-        if limit is not None:
-            ends = ends[: int(ends.searchsorted(limit, side="right"))]
-        times_s: list[float] = self.iterations.boundary_s[ends].tolist()
-        return times_s
+        known = len(ends) if limit is None else int(ends.searchsorted(limit, side="right"))
+        return known, float(self.iterations.boundary_s[ends[known - 1]]) if known else math.inf
 
     def _tokens_at(self, at: int) -> IntArray:
         """Return (n,) tokens of every row at a boundary."""

@@ -19,6 +19,7 @@ class RemoteActorState(Actor):
 
     Attributes:
         remote: None until it is started.
+        running, waiting: its batch and its queue in its last report.
         responses: responses that it has or that are on their way to it, in order of arrival.
         kept: requests that wait here for it; None once requests are sent to it at once.
         awaits: it waits for prefixes from a prefill actor; prefixes: those that have arrived for it, sent with ``kept``.
@@ -30,6 +31,8 @@ class RemoteActorState(Actor):
     admission: Admission = field(kw_only=True)
     speed: Speed = field(kw_only=True)
     remote: RemoteActor | None = None
+    running: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
     responses: dict[int, None] = field(default_factory=dict)
     kept: list[Request] | None = field(default_factory=list)
     awaits: bool = False

@@ -20,6 +20,7 @@ from rlhfless.executor.distributed.messages import ActorLost, ActorReport
 from rlhfless.executor.distributed.orders import ActorOrders
 from rlhfless.executor.distributed.work import PoolWork
 from rlhfless.executor.step.dispatcher import Leaving, Reassignment, Taken
+from rlhfless.executor.step.observation import KnownResponses
 from rlhfless.executor.step.progress import OFTEN_S
 from rlhfless.executor.step.record import Recompute
 from rlhfless.executor.step.rule_driver import RuleDriver
@@ -81,6 +82,21 @@ class PoolBackend:
             if not completing and (self.step.live or self.work.going_on()):
                 self.step.report(self._reported_s)
         return completing
+
+    def known(self, now_s: float) -> Sequence[KnownResponses]:
+        """See ``Backend``: actors as they were last reported, without responses that were assigned to others since. Responses
+        that an actor has not reported yet count as migrating to it.
+        """
+        return [self._known_of(actor) for actor in self.step.live.values() if not actor.closing]
+
+    def _known_of(self, actor: RemoteActorState) -> KnownResponses:
+        own, leaving, admission = actor.responses, self.orders.leaving, actor.admission
+        running = [r for r in actor.running if r in own and r not in leaving]
+        waiting = [r for r in actor.waiting if r in own and r not in leaving]
+        here = {*running, *waiting}
+        responses = np.array([*running, *waiting, *(r for r in own if r not in here)], dtype=np.int64)
+        slots, kv_tokens = admission.max_batch, admission.kv_capacity_tokens
+        return KnownResponses(actor, responses, len(running), len(waiting), slots, kv_tokens)
 
     def release_done(self) -> None:
         """See ``Backend``."""

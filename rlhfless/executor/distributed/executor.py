@@ -13,7 +13,6 @@ from rlhfless.engine.simulated.requests import Requests
 from rlhfless.executor.distributed.actor_state import RemoteActorState
 from rlhfless.executor.distributed.backend import PoolBackend
 from rlhfless.executor.distributed.failure_handling import FailureHandler
-from rlhfless.executor.distributed.observation import ReportObserver
 from rlhfless.executor.distributed.orders import ActorOrders, WallOptions
 from rlhfless.executor.distributed.step_actors import StepActors
 from rlhfless.executor.distributed.work import PoolWork
@@ -57,10 +56,10 @@ class WallStep:
         self.record, self.step = record, RunningStep[RemoteActorState](plan, requests, record, options)
         self.step_actors, self._orders = step_actors, ActorOrders(self.step, step_actors, wall)
         self.work = PoolWork(self.step, self._orders)
-        backend, observer = PoolBackend(self.step, self._orders, self.work), ReportObserver(self.step, self._orders)
+        backend = PoolBackend(self.step, self._orders, self.work)
         dispatcher = Dispatcher(self.step, backend)
-        driver = None if plan.rule is None else RuleDriver(plan.rule, self.step, observer)
-        self.failures, self._backend = FailureHandler(backend, observer, dispatcher), backend
+        driver = None if plan.rule is None else RuleDriver(plan.rule, self.step, backend.known)
+        self.failures, self._backend = FailureHandler(backend, dispatcher), backend
         self._loop = EventLoop(self.step, backend, dispatcher, driver, self.work, self.failures)
 
     @property

@@ -18,13 +18,13 @@ from rlhfless.executor.distributed.actor_state import RemoteActorState
 from rlhfless.executor.distributed.backend import Loss, PoolBackend
 from rlhfless.executor.distributed.failure_limits import GRACE_S, silent
 from rlhfless.executor.distributed.messages import ActorLost
-from rlhfless.executor.distributed.observation import ReportObserver
 from rlhfless.executor.distributed.recovery import RecoveryPlan, RemainingWork, Survivor, resolve, what_is_left
 from rlhfless.executor.step.dispatcher import Dispatcher
 from rlhfless.executor.step.failure import ActorError
+from rlhfless.executor.step.observation import state_of
 from solver.lengths.survival import from_batch
 from solver.model.plan import ActorPlan
-from solver.model.runtime_rules import Cut, Move
+from solver.model.runtime_rules import Cut, Move, StepState
 from solver.model.workload import Workload
 
 MAX_SLOW_CHECK_SHARE = 0.02  # of the time, at most, that is spent on whether a slow actor should be relieved
@@ -40,9 +40,9 @@ class FailureHandler:
         last_loss: for a sentence; empty before there was one.
     """
 
-    def __init__(self, backend: PoolBackend, observer: ReportObserver, dispatcher: Dispatcher[RemoteActorState]) -> None:
+    def __init__(self, backend: PoolBackend, dispatcher: Dispatcher[RemoteActorState]) -> None:
         self.step, self.orders, self.backend = backend.step, backend.orders, backend
-        self.observer, self.dispatcher = observer, dispatcher
+        self.dispatcher = dispatcher
         self.faults, self.forecast = self.orders.wall.faults, self.orders.wall.forecast
         self.retried = np.zeros(len(self.step.requests), np.int64)
         self.faults_on: dict[int, int] = {}
@@ -153,7 +153,8 @@ class FailureHandler:
         workload = what_is_left(
             self.step.prompt_tokens, self.step.observed_tokens, self.step.complete, self._limit, self.forecast
         )
-        survivors = [self._survivor(a) for a in self.step.live.values() if not a.closing and a.index not in without]
+        seen = self._seen(now_s)
+        survivors = [_survivor(seen, a) for a in self.step.live.values() if not a.closing and a.index not in without]
         usd = self.faults.objective.cost == "usd"
         ends = [(h.plan, h.done_s - h.start_s) for h in self.step.held]
         ends += [(a.plan, max(0.0, now_s - a.start_s)) for a in (*self.step.live.values(), *self.orders.ending.values())]
@@ -167,8 +168,9 @@ class FailureHandler:
     def _limit(self) -> int:
         return max(r.max_tokens for r in self.step.requests)
 
-    def _survivor(self, actor: RemoteActorState, slowness: float = 1.0) -> Survivor:
-        return Survivor(self.observer.view(actor), actor.plan, actor.latency, actor.admission, slowness)
+    def _seen(self, now_s: float) -> StepState:
+        """Return what a rule would see of the step."""
+        return state_of(self.step, now_s, self.backend.known(now_s))
 
     def _free(self) -> list[ActorPlan]:
         """Return GPUs of the plan on which a new actor may be started: no actor has them or is going to have them."""
@@ -239,7 +241,7 @@ class FailureHandler:
                 continue
             began_s = self.orders.step_actors.now_s()
             left = self._left(now_s, {actor.index})
-            recovery = resolve([*actor.responses], left, self._survivor(actor, slowness))
+            recovery = resolve([*actor.responses], left, _survivor(self._seen(now_s), actor, slowness))
             actor.next_slow_check_s = now_s + (self.orders.step_actors.now_s() - began_s) / MAX_SLOW_CHECK_SHARE
             if recovery is None:
                 continue
@@ -255,3 +257,7 @@ class FailureHandler:
             self.dispatcher.apply(now_s, Cut(actor.index, moves), None)
             return True
         return False
+
+
+def _survivor(seen: StepState, actor: RemoteActorState, slowness: float = 1.0) -> Survivor:
+    return Survivor(seen.view_of(actor.index), actor.plan, actor.latency, actor.admission, slowness)

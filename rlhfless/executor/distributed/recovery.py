@@ -123,7 +123,7 @@ def _recoveries(homeless: Sequence[int], work: RemainingWork) -> Iterator[Recove
         if g.admission.kv_capacity_tokens >= needs
     ]
     prompt, tokens = workload.prompt_tokens[workload.prompt_of], workload.generated_tokens
-    now = StepState(work.passed_s, tuple(able), tokens, np.zeros(len(tokens), bool), prompt)
+    now = StepState.of(work.passed_s, able, tokens, np.zeros(len(tokens), bool), prompt)
     cut = hand_over(ActorView(-1, 0, 0, 0, (), tuple(ordered), (), 0), able, ReceiverRoom(now))
     if cut is not None:
         yield RecoveryPlan({move.response: move.to_actor for move in cut.moves})

@@ -29,8 +29,6 @@ class Actor:
     done_s: float = 0.0
     link_free_s: float = 0.0  # when what was ordered to be sent over its link is sent
     closing: bool = False  # it was cut: nothing may be given to it any more
-    running: tuple[int, ...] = ()  # what was last noted of its batch and queue
-    waiting: tuple[int, ...] = ()
     holder: str = field(init=False)  # its name in the trace
 
     def __post_init__(self) -> None:

@@ -74,6 +74,8 @@ class RunningStep(Generic[A]):
         self.reserved_tokens: IntArray | None = None
         if options.admission == "reserve":
             self.reserved_tokens = self.prompt_tokens + self.requests.rows["max_tokens"]
+            self.reserved_tokens.setflags(write=False)
+        self.prompt_tokens.setflags(write=False)  # rules see both
         self.observed_tokens = np.zeros(len(requests), np.int64)
         self.complete = np.zeros(len(requests), dtype=bool)
         self.completed = 0
@@ -140,10 +142,3 @@ class RunningStep(Generic[A]):
         if migration == "move":
             return True
         return bool(sends_kv(sender.latency.transfer_s(context_tokens), receiver.latency.recompute_s(context_tokens)))
-
-    def weigh(self, responses: Sequence[int], tokens: IntArray) -> int:
-        """Return the KV tokens that these responses take of an actor's memory by the admission rule in force."""
-        indices = np.array(responses, dtype=np.int64)
-        if self.reserved_tokens is not None:
-            return int(self.reserved_tokens[indices].sum())
-        return int(self.prompt_tokens[indices].sum() + tokens[indices].sum())

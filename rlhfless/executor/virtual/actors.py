@@ -15,8 +15,6 @@ import numpy as np
 from rlhfless.engine.protocol import (
     Engine,
     Request,
-    SupportsContextTokens,
-    SupportsNextCompletions,
     SupportsTokenArrays,
 )  # fmt: skip
 from rlhfless.engine.simulated.requests import Requests
@@ -32,7 +30,7 @@ from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
 from solver.model.offers import Latencies, latency_of
 from solver.model.plan import Plan
-from solver.model.workload import FloatArray
+from solver.model.workload import IntArray
 from solver.timing.evaluate import admission_of
 
 EngineFactory = Callable[[LatencyModel, Admission, float], Engine]
@@ -83,55 +81,41 @@ class VirtualActor(Actor):
     pending: int = 0  # completions that are not known yet
     arriving: int = 0  # of ``expecting``: those on their way
     copied: int = 0  # in its batch, of responses that belong to others already
-    unknown_tokens: int = 0  # of those on their way, which no rule may know before they arrive
-    reserved_tokens: int = 0  # KV tokens that ``reserve`` sets aside for the responses that it expects
-    noted: bool = False  # its batch and queue were, because a decision made its engine go ahead
+    before_move: tuple[list[int], list[int]] | None = None  # its batch and queue when a move made its engine run ahead
+    trigger_s: float = -math.inf  # lower bound on its completion of the number ``trigger_for``
+    trigger_for: int = 0
     ready_s: float = field(init=False)  # when its engine can decode
-    caught_up_s: float = -math.inf  # until when its engine was advanced without an event of its own
-    counted_s: float = -math.inf  # its engine's clock when its tokens were last counted
-    next_s: float = -math.inf  # lower bound on its next completion, see ``event_times.py``
-    foreseen_s: tuple[float, ...] = ()  # the same of its next completions, while nothing changes for its engine
-    foresees: int = 1  # how many of them are asked for next
-    trigger_s: float = -math.inf  # the same of the completion at which the rule wants to be asked
-    trigger_is_tight: bool = False  # it was asked for that completion, not only for its next one
-    counting: SupportsTokenArrays | None = field(init=False)  # its engine, if it is one
-    foreseeing: SupportsNextCompletions | None = field(init=False)  # the same
-    growing: SupportsContextTokens | None = field(init=False)  # the same
-    gpus: int = field(init=False)
+    arrays: SupportsTokenArrays | None = field(init=False)  # its engine, if it is one
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.ready_s = self.engine.clock_s
-        self.gpus = len(self.plan.gpu_ids)
-        self.counting = self.engine if isinstance(self.engine, SupportsTokenArrays) else None
-        self.foreseeing = self.engine if isinstance(self.engine, SupportsNextCompletions) else None
-        self.growing = self.engine if isinstance(self.engine, SupportsContextTokens) else None
+        self.arrays = self.engine if isinstance(self.engine, SupportsTokenArrays) else None
 
-    @property
-    def missing_completions(self) -> int:
-        """Return how many completions, after those that its engine has committed, the rule waits for, at least one."""
-        assert self.trigger_completions is not None
-        return max(1, self.trigger_completions - self.completed - self.pending)
+    def changed(self) -> None:
+        """Note that its engine was given, or lost, responses: what was known of its completions holds no more."""
+        self.trigger_s = -math.inf
 
-    def next_completions_s(self, count: int) -> FloatArray:
-        """Return times as ``SupportsNextCompletions`` does. An engine that predicts only one event may complete any number at
-        it.
+    def next_trigger_s(self, now_s: float) -> float:
+        """Return a lower bound on the time of the completion at which the rule wants to be asked; infinite where there is none.
+
+        The engine is asked again only when that time has passed, or something has changed.
         """
-        if self.foreseeing is not None:
-            return self.foreseeing.next_completions_s(count)
-        next_s = self.engine.peek_next_event_s()
-        return np.full(count if next_s < math.inf else 0, next_s)
+        count = self.trigger_completions
+        if count is None:
+            return math.inf
+        if self.trigger_for != count or self.trigger_s <= now_s:
+            self.trigger_s = self.engine.peek_next_event_s(max(1, count - self.completed - self.pending))
+            self.trigger_for = count
+        return self.trigger_s
 
-    def tokens(self) -> tuple[Any, Any]:
-        """Return the responses in its engine and their committed tokens.
-
-        They are arrays where the engine supports them. A rule that is asked thousands of times is then spared a dictionary of
-        thousands of entries each time.
-        """
-        if self.counting is not None:
-            return self.counting.generated_arrays()
-        tokens = self.engine.generated_tokens()
-        return list(tokens), list(tokens.values())
+    def token_arrays(self) -> tuple[IntArray, IntArray, int]:
+        """Return the responses that its engine has, as ``SupportsTokenArrays`` does."""
+        if self.arrays is not None:
+            return self.arrays.token_arrays()
+        running, tokens = self.engine.running(), self.engine.generated_tokens()
+        responses = (*running, *self.engine.waiting())
+        return np.array(responses, np.int64), np.array([tokens[r] for r in responses], np.int64), len(running)
 
 
 def begin(

@@ -11,18 +11,21 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from rlhfless.engine.protocol import Progress, SupportsDrafts
 from rlhfless.engine.simulated.completions import Completions
 from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.dispatcher import Leaving, Reassignment, Taken
+from rlhfless.executor.step.observation import KnownResponses
 from rlhfless.executor.step.rule_driver import RuleDriver
 from rlhfless.executor.step.step_state import RunningStep
 from rlhfless.executor.virtual.actors import VirtualActor
 from rlhfless.executor.virtual.background_copies import BackgroundCopy
-from rlhfless.executor.virtual.event_times import EventTimes
 from rlhfless.executor.virtual.migration import KvTransfers
 from rlhfless.executor.virtual.progress_pacing import ProgressPacer
 from rlhfless.system.cleanup import clean_up
+from solver.model.workload import IntArray
 
 
 class VirtualBackend:
@@ -34,7 +37,6 @@ class VirtualBackend:
 
     Attributes:
         pending: completions that are not published yet, with their actors.
-        changed: actors whose counts have changed since an observer has last looked.
     """
 
     def __init__(
@@ -47,12 +49,8 @@ class VirtualBackend:
         self.step, self.transfers, self._pace = step, transfers, pace
         step.live.update(live)
         self.pending: list[tuple[VirtualActor, Completions]] = []
-        self.changed = transfers.changed
-        self.changed.update(live)
-        self._reserved = None if step.plan.rule is None else step.reserved_tokens  # what a rule's views of memory need
         self._now_s = step.record.start_s
         self._maybe_done = set(live)  # actors that have had completions, or lost responses, since the last release
-        self._times = EventTimes(step.live, lazy=step.plan.rule is not None and step.options.on_progress is None)
 
     def now_s(self) -> float:
         """See ``Backend``; infinite once nothing but the end is waited for."""
@@ -60,11 +58,8 @@ class VirtualBackend:
 
     def start(self) -> None:
         """See ``Backend``. Engines have started already; actors without work are done as soon as they are ready."""
-        reserved = self._reserved
         for actor in self.step.live.values():
             self.step.owner.update(dict.fromkeys(actor.plan.responses, actor))
-            if reserved is not None:
-                actor.reserved_tokens = int(reserved[list(actor.plan.responses)].sum())
             if actor.expecting == 0:
                 actor.done_s = actor.engine.clock_s
         self.step.begin(min((actor.ready_s for actor in self.step.live.values()), default=self._now_s))
@@ -76,11 +71,8 @@ class VirtualBackend:
     def events(self, driver: RuleDriver[VirtualActor] | None) -> Sequence[VirtualActor]:
         """See ``Backend``."""
         self._now_s = self._horizon(driver)
-        for actor in self._times.reaching(self._now_s):
-            progress = actor.engine.advance(self._now_s)
-            self._enter(actor, progress)
-            if self._times.leaves_alone(actor):
-                self._times.advanced(actor, self._now_s, len(progress.completions))
+        for actor in self.step.live.values():
+            self._enter(actor, actor.engine.advance(self._now_s))
         if self._pace is not None:
             self._pace.came(self._now_s)
         completing = self._publish()
@@ -98,7 +90,6 @@ class VirtualBackend:
         done = [live[i] for i in sorted(self._maybe_done) if i in live and live[i].expecting == live[i].copied == 0]
         self._maybe_done.clear()
         for actor in sorted(done, key=lambda a: a.done_s):
-            self.changed.add(actor.index)
             actor.engine.close()
             journal = self.transfers.log.journals.get(actor.index)
             if journal is not None and journal.prepare_s > 0:
@@ -111,8 +102,6 @@ class VirtualBackend:
     def stop_early(self) -> None:
         """See ``Backend``: actors hold their GPUs until the last time at which they did anything."""
         step = self.step
-        for actor in step.live.values():
-            self.catch_up(actor)
         step.record.enter([(actor.holder, completions) for actor, completions in self.pending])
         ends: dict[str, float] = {}
         for row in step.record.spans:
@@ -126,11 +115,48 @@ class VirtualBackend:
         """See ``Backend``."""
         clean_up(*(actor.engine.close for actor in self.step.live.values()))
 
-    def catch_up(self, actor: VirtualActor) -> None:
-        """Commit the iterations of an engine that was left alone, up to now; none of them has completions."""
-        if actor.caught_up_s < self._now_s < math.inf and self._times.leaves_alone(actor):
-            actor.caught_up_s = self._now_s
-            self._enter(actor, actor.engine.advance(self._now_s))
+    def known(self, now_s: float) -> list[KnownResponses]:
+        """See ``Backend``.
+
+        An engine may have run past ``now_s`` because a move made it finish the running iteration. Its actor is then shown as it
+        was before that move. A response on its way has the tokens that were known when it left.
+        """
+        self.transfers.arrived(now_s)
+        observed, on_way = self.step.observed_tokens, list(self.transfers.available_s)
+        before = observed[on_way]
+        known = []
+        for actor in self.step.live.values():
+            responses, tokens, running = actor.token_arrays()
+            if actor.engine.clock_s <= now_s:
+                observed[responses], actor.before_move = tokens, None
+            if not actor.closing:
+                known.append(self._known_of(actor, responses, running))
+        observed[on_way] = before
+        return known
+
+    def _known_of(self, actor: VirtualActor, responses: IntArray, batch: int) -> KnownResponses:
+        """Return what a rule may know of an actor, whose engine has these responses; the first ``batch`` are running."""
+        slots, kv_tokens = actor.engine.slots - actor.copied, actor.latency.kv_capacity_tokens
+        if not actor.arriving and not actor.copied and actor.before_move is None:
+            return KnownResponses(actor, responses, batch, len(responses) - batch, slots, kv_tokens)
+        copies, on_way = self.transfers.copies, self.transfers.available_s
+        running, queue = responses[:batch], responses[batch:].tolist()
+        waiting = [r for r in queue if r not in on_way and r not in copies]
+        arriving = [r for r in queue if r in on_way] + [copy.response for copy in copies if copy.receiver is actor]
+        if actor.copied:
+            copied = [copy.response for copy in copies if copy.sender is actor]
+            running = running[~np.isin(running, copied)]
+            if self.step.reserved_tokens is not None:
+                kv_tokens -= int(self.step.reserved_tokens[copied].sum())
+        if actor.before_move is not None:
+            decoded, queued = actor.before_move
+            noted = {*decoded, *queued}
+            queued += [r for r in queue if r not in noted]
+            ended = {r for owner, c in self.pending if owner is actor for r in c.responses.tolist() if r not in copies}
+            here = ended.union(running.tolist(), waiting)
+            running, waiting = np.array([r for r in decoded if r in here], np.int64), [r for r in queued if r in here]
+        responses = np.concatenate([running, np.array(waiting + arriving, np.int64)])
+        return KnownResponses(actor, responses, len(running), len(waiting), slots, kv_tokens)
 
     def has_ended(self, response: int) -> bool:
         """See ``TakesAndGives``."""
@@ -141,9 +167,8 @@ class VirtualBackend:
 
         A response that is being copied to another actor is not among them.
         """
-        self.catch_up(sender)
         if sender.engine.clock_s <= now_s:
-            self.note_tokens(sender)
+            self._note_tokens(sender)
         step, copies = self.step, self.transfers.copies
         running = [r for r in sender.engine.running() if r not in copies]
         return {r: int(step.prompt_tokens[r] + step.observed_tokens[r]) for r in running}
@@ -157,8 +182,6 @@ class VirtualBackend:
         running = set(sender.engine.running())
         begun = {response: receiver for response, receiver in moves.items() if response in running}
         self.transfers.copy(max(sender.engine.clock_s, now_s), sender, begun)
-        for response, receiver in begun.items():
-            self._reserve(response, receiver, 1)
         return begun
 
     def take(self, now_s: float, sender: VirtualActor, responses: Sequence[int] | None) -> Taken[VirtualActor]:
@@ -177,14 +200,11 @@ class VirtualBackend:
         return replace(taken, leaving=leaving)
 
     def _take(self, now_s: float, sender: VirtualActor, responses: Sequence[int] | None) -> Taken[VirtualActor]:
-        self.catch_up(sender)
         if sender.engine.clock_s <= now_s:
-            sender.noted, sender.running, sender.waiting = True, sender.engine.running(), sender.engine.waiting()
-            self.note_tokens(sender)
+            sender.before_move = self._note_tokens(sender)
         requests, progress = sender.engine.cut(now_s, responses)
         self._enter(sender, progress)
-        self._times.changed(sender)
-        self.changed.add(sender.index)
+        sender.changed()
         self._maybe_done.add(sender.index)
         leaving = [Leaving(r.response, r.context_tokens, r.kv is not None, r) for r in requests]
         return Taken(sender, leaving, self.transfers.marks(sender))
@@ -206,9 +226,7 @@ class VirtualBackend:
     ) -> None:
         self.transfers.send(now_s, max(taken.sender.engine.clock_s, now_s), taken, orders, copied)
         for order in orders:
-            self._times.changed(order.receiver)
-            self._reserve(order.leaving.response, taken.sender, -1)
-            self._reserve(order.leaving.response, order.receiver, 1)
+            order.receiver.changed()
 
     def _keep_completed(self, published: Sequence[tuple[VirtualActor, Completions]]) -> None:
         """Give responses that are complete before they could leave back to the actor that decoded them."""
@@ -223,8 +241,6 @@ class VirtualBackend:
 
     def _complete_copies(self) -> None:
         """Let the responses whose copies are there leave at the next iteration boundary."""
-        for actor in {copy.sender.index: copy.sender for copy in self.transfers.copies}.values():
-            self.catch_up(actor)
         for copy in self.transfers.copies.take_there(self._now_s):
             self._leave(self._now_s, copy, copy.receiver, copy)
 
@@ -239,8 +255,6 @@ class VirtualBackend:
             return
         taken = self._take(now_s, copy.sender, [copy.response])
         if receiver is not copy.receiver:
-            self._reserve(copy.response, copy.receiver, -1)
-            self._reserve(copy.response, receiver, 1)
             self.transfers.redirect(copy, receiver, now_s)
         if not taken.leaving:
             return
@@ -252,23 +266,18 @@ class VirtualBackend:
     def _end_copy(self, copy: BackgroundCopy, at_s: float) -> None:
         self.transfers.end_copy(copy, at_s)
         self._maybe_done.update((copy.sender.index, copy.receiver.index))
-        self._reserve(copy.response, copy.receiver, -1)
 
-    def _reserve(self, response: int, actor: VirtualActor, times: int) -> None:
-        """Note that ``reserve`` sets memory aside on the actor for a response, or, with -1, no longer."""
-        if self._reserved is not None:
-            actor.reserved_tokens += times * int(self._reserved[response])
-
-    def note_tokens(self, actor: VirtualActor) -> None:
-        """Enter the tokens of an actor's responses as of now; those of arriving ones stay as they left."""
-        observed, on_way = self.step.observed_tokens, list(self.transfers.available_s) if actor.arriving else []
-        responses, tokens = actor.tokens()
-        if on_way:
-            before = observed[on_way]
-            observed[responses] = tokens
-            observed[on_way] = before
-        else:
-            observed[responses] = tokens
+    def _note_tokens(self, actor: VirtualActor) -> tuple[list[int], list[int]]:
+        """Enter the tokens that an engine has committed; those of responses on their way stay as they left. Returns its batch
+        and its queue.
+        """
+        observed, on_way = self.step.observed_tokens, list(self.transfers.available_s)
+        before = observed[on_way]
+        responses, tokens, running = actor.token_arrays()
+        observed[responses] = tokens
+        observed[on_way] = before
+        listed: list[int] = responses.tolist()
+        return listed[:running], listed[running:]
 
     def _enter(self, actor: VirtualActor, progress: Progress) -> None:
         """Enter the iterations that an engine committed; completions stay pending until their time has come."""
@@ -290,9 +299,21 @@ class VirtualBackend:
             return math.inf
         pending = sum(len(c) for _, c in self.pending)
         first_s = min((float(completions.time_s[0]) for _, completions in self.pending), default=math.inf)
-        return max(
-            now_s, min(first_s, driver.next_time_s, self._times.trigger_s(driver, now_s, pending), self.transfers.copies.next_s)
-        )
+        triggers_s = [actor.next_trigger_s(now_s) for actor in self.step.live.values()]
+        known_s = first_s, driver.next_time_s, self._step_trigger_s(driver, pending), self.transfers.copies.next_s
+        return max(now_s, min(*known_s, *triggers_s))
+
+    def _step_trigger_s(self, driver: RuleDriver[VirtualActor], pending: int) -> float:
+        """Return a lower bound on the completion of the step at which the rule wants to be asked.
+
+        By then one of K engines has at least a Kth of the completions that are still missing. ``pending`` ones are known.
+        """
+        if driver.trigger_completions is None:
+            return math.inf
+        missing, live = driver.trigger_completions - self.step.completed - pending, self.step.live
+        if missing < 1 or not live:
+            return math.inf  # the last of the pending ones comes first
+        return min(actor.engine.peek_next_event_s(-(-missing // len(live))) for actor in live.values())
 
     def _publish(self) -> list[VirtualActor]:
         """Publish completions up to now; returns their actors."""
@@ -305,14 +326,10 @@ class VirtualBackend:
             if count:
                 published.append((actor, completions[:count] if count < len(completions) else completions))
                 actor.pending -= count
-                self.changed.add(actor.index)
                 self._maybe_done.add(actor.index)
         self.pending = later
         if self.transfers.copies:
             self._keep_completed(published)
         if published:
             self.step.publish(published)
-            if (reserved := self._reserved) is not None:
-                for actor, completions in published:
-                    actor.reserved_tokens -= int(reserved[completions.responses].sum())
         return [actor for actor, _ in published]

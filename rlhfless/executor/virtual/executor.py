@@ -1,8 +1,7 @@
 """Runs a plan on the virtual clock: emulates N actors on one causal time line.
 
 Inputs: a plan, one request per response, an engine factory and latency models. Output: a ``StepRecord``. ``VirtualStep`` puts
-the event loop (``rlhfless.executor.step.event_loop``) and its backend for this clock (``backend.py``) together; what a rule
-sees is in ``observation.py``.
+the event loop (``rlhfless.executor.step.event_loop``) and its backend for this clock (``backend.py``) together.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from rlhfless.executor.virtual.actors import EngineFactory, VirtualActor, begin
 from rlhfless.executor.virtual.backend import VirtualBackend
 from rlhfless.executor.virtual.measured_pass import check_replayable, measure, measure_prefixes
 from rlhfless.executor.virtual.migration import KvTransfers
-from rlhfless.executor.virtual.observation import VirtualObserver
 from rlhfless.executor.virtual.progress_pacing import ProgressPacer
 from rlhfless.executor.virtual.retiming import RetimingLog, retime
 from rlhfless.executor.virtual.two_step_moves import TwoStepDispatcher
@@ -76,7 +74,7 @@ class VirtualStep:
         )
         self.log = RetimingLog.of({i: actor.engine for i, actor in live.items()}, startup)
         backend = VirtualBackend(step, live, KvTransfers(step, self.log, links), pace)
-        driver = None if plan.rule is None else RuleDriver(plan.rule, step, VirtualObserver(step, backend))
+        driver = None if plan.rule is None else RuleDriver(plan.rule, step, backend.known)
         self.work = VirtualWork(options.work, step)
         dispatcher = TwoStepDispatcher(step, backend) if two_step else Dispatcher(step, backend)
         self._loop = EventLoop(step, backend, dispatcher, driver, self.work)

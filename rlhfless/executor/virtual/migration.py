@@ -9,8 +9,6 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.requests import changed
 from rlhfless.executor.step.dispatcher import Reassignment, Taken
@@ -36,10 +34,6 @@ class KvTransfers:
     Attributes:
         copies: KV states that are copied before their responses leave, or were.
         available_s: arrival time of each response that is being transferred to another actor.
-        changed, disturbed: actors whose counts have changed, or whose responses or iterations have, since an observer has last
-            looked.
-        unknown_tokens: of all responses on their way, generated in the iteration after which they left: no rule may know them
-            before they arrive.
         log: the data for retiming the step, where engines keep journals.
     """
 
@@ -47,10 +41,6 @@ class KvTransfers:
         self.step, self.log, self.links = step, log, links
         self.copies = BackgroundCopies(links, self._context_of)
         self.available_s: dict[int, float] = {}
-        self.changed: set[int] = set()
-        self.disturbed: set[int] = set()
-        self.unknown_tokens = 0
-        self._unknown: dict[int, int] = {}  # of each response on its way
         self._arrivals: list[tuple[float, int]] = []  # a heap; responses that were sent on since are still in it
 
     def arrived(self, now_s: float) -> None:
@@ -60,18 +50,7 @@ class KvTransfers:
             at_s, response = heapq.heappop(arrivals)
             if available_s.get(response) == at_s:
                 del available_s[response]
-                receiver = self.step.owner[response]
-                receiver.counted_s = -math.inf
-                self._no_longer_on_way(response, receiver)
-                if receiver.engine.clock_s > now_s:
-                    self.disturbed.add(receiver.index)
-
-    def _no_longer_on_way(self, response: int, receiver: VirtualActor) -> None:
-        """Note that a response has arrived at its receiver, or is sent on by it."""
-        unknown = self._unknown.pop(response)
-        receiver.arriving, receiver.unknown_tokens = receiver.arriving - 1, receiver.unknown_tokens - unknown
-        self.unknown_tokens -= unknown
-        self.changed.add(receiver.index)
+                self.step.owner[response].arriving -= 1
 
     def marks(self, sender: VirtualActor) -> Marks | None:
         """Return what the record has before a hand-over; None where it will not be retimed."""
@@ -86,12 +65,9 @@ class KvTransfers:
             self.copies.begin(boundary_s, response, sender, receiver)
             sender.copied += 1
             receiver.arriving += 1
-            self.changed.add(receiver.index)
-        self.changed.add(sender.index)
-        self.disturbed.add(sender.index)
 
     def _context_of(self, actor: VirtualActor, response: int) -> int:
-        responses, tokens = (np.asarray(values) for values in actor.tokens())
+        responses, tokens, _ = actor.token_arrays()
         return int(self.step.prompt_tokens[response] + tokens[responses == response].sum())
 
     def end_copy(self, copy: BackgroundCopy, now_s: float) -> None:
@@ -100,12 +76,10 @@ class KvTransfers:
         self.copies.forget(copy)
         copy.sender.copied -= 1
         copy.receiver.arriving -= 1
-        self.changed.update((copy.sender.index, copy.receiver.index))
 
     def redirect(self, copy: BackgroundCopy, receiver: VirtualActor, now_s: float) -> None:
         """Note that a response which is being copied belongs to another receiver now; nothing more is copied."""
         self._stop_copy(copy, now_s)
-        self.changed.update((copy.receiver.index, receiver.index))
         copy.receiver.arriving, receiver.arriving = copy.receiver.arriving - 1, receiver.arriving + 1
         copy.receiver, copy.start_s = receiver, math.inf
 
@@ -144,12 +118,8 @@ class KvTransfers:
             elif request.generated_tokens:
                 record.recomputes.append(Recompute(sent_s, request.response, sender.holder, receiver.holder))
             if request.response in self.available_s:
-                self._no_longer_on_way(request.response, sender)
-            unknown = request.generated_tokens - int(self.step.observed_tokens[request.response])
-            self._unknown[request.response], self.unknown_tokens = unknown, self.unknown_tokens + unknown
-            receiver.arriving, receiver.unknown_tokens = receiver.arriving + 1, receiver.unknown_tokens + unknown
-            self.changed.add(receiver.index)
-            self.disturbed.add(receiver.index)
+                sender.arriving -= 1
+            receiver.arriving += 1
             self.available_s[request.response] = sent_s
             heapq.heappush(self._arrivals, (sent_s, request.response))
             passed_on = changed(request, available_s=sent_s, kv=request.kv if order.with_kv else None)
@@ -163,8 +133,6 @@ class KvTransfers:
                 transfer_s, range(spans, len(record.spans)), range(recomputes, len(record.recomputes)),
                 range(events, len(record.events)),
             )  # fmt: skip
-        self.changed.add(sender.index)
-        self.disturbed.add(sender.index)
         record.moves += len(orders)
         sender.done_s = max(sender.done_s, boundary_s, sender.link_free_s if transfer_s else 0.0)
 

@@ -15,6 +15,7 @@ from wall_clock_steps import on_the_wall_clock
 
 from rlhfless.executor import StepRecord
 from rlhfless.scheduling import PlanningOptions, make_policy
+from rlhfless.scheduling.rules import LocalCut
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorCounts, ActorView, Decision, StepState, Trigger
 
@@ -96,6 +97,26 @@ def test_counts_and_free_room_are_those_of_the_responses(seed, admission):
             assert view.assigned - view.completed == len(own)
             assert view.free_slots == max(0, step.latency.max_batch - len(own))
             assert view.free_kv_tokens == step.latency.kv_capacity_tokens - held[own].sum()
+
+
+@pytest.mark.parametrize(("clock", "moving"), [(run, Restless(7)), (on_the_wall_clock, LocalCut(0.5))], ids=["virtual", "wall"])
+def test_the_arrays_of_a_state_are_those_of_its_actors_on_both_clocks(clock: Callable[..., StepRecord], moving: Any) -> None:
+    """Every unfinished response is listed once, with its actor and whether it is on its way there; nobody can write to it."""
+    step = uniform_step([3 + 7 * k % 23 for k in range(24)], transfer_base_s=0.25)
+    record = clock(step, plan_of([range(k, 24, 4) for k in range(4)], Keeps(moving, at_once=False)))
+    assert isinstance(record.rule, Keeps)
+    assert record.moves
+    for state in (one for one in record.rule.kept if isinstance(one, StepState)):
+        assert sorted(state.responses.tolist()) == np.flatnonzero(~state.complete).tolist()
+        listed = list(zip(state.owner.tolist(), state.responses.tolist(), state.arriving.tolist(), strict=True))
+        views = enumerate(state.actors)
+        assert listed == [(k, r, r in v.arriving) for k, v in views for r in (*v.unfinished, *v.arriving)]
+        assert state.sizes.tolist() == [[len(v.running), len(v.waiting), len(v.arriving)] for v in state.actors]
+        assert [state.view_of(v.actor) for v in state.actors] == list(state.actors)
+        with pytest.raises(KeyError):
+            state.view_of(4)
+        arrays = (state.responses, state.sizes, state.generated_tokens, state.complete, state.prompt_tokens, state.held_tokens)
+        assert not any(array.flags.writeable for array in (*arrays, *vars(state.counts).values()))
 
 
 @dataclass

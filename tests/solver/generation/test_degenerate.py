@@ -122,5 +122,5 @@ def test_nothing_is_done_about_a_running_step_of_which_nothing_is_left():
     )  # fmt: skip
     done = np.ones(18, dtype=bool)
     done[9] = False
-    state = StepState(5.0, views, np.full(18, LIMIT - 1), done, np.full(18, 5))
+    state = StepState.of(5.0, views, np.full(18, LIMIT - 1), done, np.full(18, 5))
     assert replan(state, remaining, latency, 2.0) == []

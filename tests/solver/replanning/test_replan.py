@@ -40,7 +40,7 @@ def state_of(groups: list[list[int]], tokens, free: int | list[int] = 50, total:
         for k, (g, f) in enumerate(zip(groups, slots, strict=True))
     )
     done = tuple(r not in here for r in range(count))
-    return StepState(3.0, views, np.broadcast_to(np.asarray(tokens), (count,)).copy(), done, np.full(count, 20))
+    return StepState.of(3.0, views, np.broadcast_to(np.asarray(tokens), (count,)).copy(), done, np.full(count, 20))
 
 
 def known(lengths) -> object:
