@@ -46,7 +46,7 @@ setting = replace(planned.setting, work=work, objective=solver.Objective(time_we
 plots.plot_step_fusion(simulate_steps([planned.logged], setting, ("rlhfuse+stream",)).traces["rlhfuse+stream"])
 
 # %% Comparison.plot: batch and streamed learning by time and cost
-fusion_front(planned.logged, replace(setting, learner=Learner(own=2, grows=False, place="freed"))).plot()
+fusion_front(planned.logged, replace(setting, learner=Learner(own=2, grows=False, place="released"))).plot()
 
 # %% plot_cut_surface: when to cut generation, and on how many replicas to go on
 last = setting.problem(planned.logged.truth)

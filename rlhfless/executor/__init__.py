@@ -21,7 +21,7 @@ from rlhfless.executor.step.requests import requests
 from rlhfless.executor.step.rule_validation import RuleError
 from rlhfless.executor.step.tokens_hash import tokens_hash
 from rlhfless.executor.step.trace_by_gpu import trace_by_gpu
-from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, WorkServer
+from rlhfless.executor.step.work_items import Gpus, ItemRun, WorkItem
 from rlhfless.executor.virtual.actors import EngineFactory
 from rlhfless.executor.virtual.executor import run_step
 
@@ -32,6 +32,7 @@ __all__ = [
     "ExecutedSteps",
     "Executor",
     "Faults",
+    "Gpus",
     "ItemRun",
     "KillOneActor",
     "Lifecycle",
@@ -43,9 +44,7 @@ __all__ = [
     "ShortestStep",
     "StepFailed",
     "StepRecord",
-    "WorkGpus",
     "WorkItem",
-    "WorkServer",
     "phase_work_items",
     "repeat",
     "requests",

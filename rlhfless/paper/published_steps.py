@@ -61,7 +61,7 @@ def rlhfuse(
     Args:
         token_work: of preparation and learning, by which the cut is chosen; charges do not count there.
     """
-    learner = Learner(servers, grows=False, overlaps=True, place="freed")
+    learner = Learner(servers, grows=False, overlaps=True, place="released")
     problem, options = logged.inputs(setting)
     options = replace(options, work=replace(token_work, charges=Charges()), learner=learner)
     plan = make_policy("rlhfuse", static_actors=actors).plan(problem, options)

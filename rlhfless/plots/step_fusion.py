@@ -22,9 +22,9 @@ from rlhfless.trace import Trace
 from rlhfless.trace.tracks import tracks
 
 TITLE = "Generation, preparation and learning of a step"
-FREED = "released"
+RELEASED = "released"
 LOOKS: dict[str, PhaseStyle] = {
-    "generation": PHASE_STYLES["decode"], FREED: PhaseStyle(IDLE, ""), "start": PHASE_STYLES["start"],
+    "generation": PHASE_STYLES["decode"], RELEASED: PhaseStyle(IDLE, ""), "start": PHASE_STYLES["start"],
     "prepare": PHASE_STYLES["prepare"], "learn": PHASE_STYLES["learn"],
 }  # fmt: skip
 STYLES = {
@@ -81,7 +81,7 @@ def _data(trace: Trace, step: int | None = None) -> _Data:
             if row.category in GENERATING:
                 found.append((str(lane), row.track, "generation", row.start_s, row.end_s))
             if next_s > row.end_s + 1e-9 and lane != NO_GPU:
-                found.append((str(lane), row.track, FREED, row.end_s, next_s))
+                found.append((str(lane), row.track, RELEASED, row.end_s, next_s))
     lane_of = dict(zip(held["track"], held["lane"], strict=True))
     generating = set(held.loc[held["category"].isin(GENERATING), "track"])
     for span in rows[rows["table"] == "spans"].itertuples(index=False):

@@ -4,7 +4,7 @@ When the number of unfinished responses falls under R_t, the m actors with the m
 their responses over to them. Unless it is given, m is the smallest number whose slots and memory hold all unfinished responses.
 The paper reports about 20 % of the batch as the best R_t. Remaining work is that expected by a forecast, or without one the
 number of unfinished responses. GPUs of actors that are cut are released; work items of the step may run there
-(``rlhfless.executor.WorkGpus``).
+(``rlhfless.executor.Gpus``).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection
 from typing import Any
 
-from rlhfless.executor import ProcessPool, RayPool, WorkServer
+from rlhfless.executor import Gpus, ProcessPool, RayPool
 from rlhfless.training import missing_torch
 
 try:
@@ -54,9 +54,7 @@ def held_gpus(config: ClusterConfig, pool: ProcessPool | RayPool | None) -> Coll
     return range(min(config.gpu_count, len(cuda_devices())))
 
 
-def wall_server(
-    device: torch.device, cluster: Cluster, config: ClusterConfig, pool: Any, *, beside_actors: bool = False
-) -> WorkServer:
+def wall_gpus(device: torch.device, cluster: Cluster, config: ClusterConfig, pool: Any, *, beside_actors: bool = False) -> Gpus:
     """Return the GPUs that the trace bills for the learner on the wall clock; none for one that computes on the CPU.
 
     GPUs of the pool have its ids. Others of the trainer's machine are counted behind the cluster's.
@@ -67,16 +65,16 @@ def wall_server(
     joined = isinstance(pool, RayPool) and not pool.cluster.started_here
     node = cluster.nodes if joined else 0  # a trainer that has joined a cluster of Ray is a machine beside its nodes
     if device.type != "cuda":
-        return WorkServer("learner", (), node)
+        return Gpus("learner", (), node=node)
     count = config.learner_processes if config.learner_placement == "ray" else _local_processes(config)
     if config.learner_placement == "ray":
-        return WorkServer("learner", tuple(range(cluster.gpus, cluster.gpus + count)), node)
+        return Gpus("learner", tuple(range(cluster.gpus, cluster.gpus + count)), node=node)
     indices = range(count) if count > 1 else [device.index or 0]
     ids = _ids_of_pool(pool)
     held = [index for index in indices if index in held_gpus(config, pool)]
     shared = [ids.get(index, index) for index in held]
     own = tuple(cluster.gpus + number for number in range(len(indices) - len(shared)))
-    return WorkServer("learner", own if beside_actors else (*shared, *own), node)
+    return Gpus("learner", own if beside_actors else (*shared, *own), node=node)
 
 
 def _ids_of_pool(pool: Any) -> dict[int, int]:

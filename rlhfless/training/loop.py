@@ -33,6 +33,7 @@ from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool, StepFailed, StepRecord, WorkItem, run_step
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.executor.step.progress import BETWEEN_STEPS, OnPhase, OnProgress, OnStepEnd, StepProgress
+from rlhfless.executor.step.work_rows import add_work
 from rlhfless.gone_options import in_sections
 from rlhfless.latency import load_profile
 from rlhfless.predict import EwmaPredictor
@@ -550,8 +551,12 @@ class Trainer:
         if self.actor_pool is not None and step + 1 >= c.steps:
             self.actor_pool.release()  # nobody waits for a step that nobody plans
         self._learning = record, learning
-        responses, scores, numbers = learning.learn(record, in_doubt)
-        self._learning = None
+        responses, scores, numbers, work, planned = learning.learn(record, in_doubt)
+        self._learning = None  # from here on the record itself is written
+        if planned is not None:
+            record.event(record.start_s, "learner", None, **planned)
+        if work:
+            add_work(record, work, self.cluster)
         self._warn_if_flat(step, scores.values, numbers)
         evaluation = self._evaluated(step, step + 1)
         self._enter(step, "saving")
@@ -606,7 +611,11 @@ class Trainer:
         if (running := self._learning) is None:
             return None
         record, learning = running
-        return learning.so_far(record)
+        if (work := learning.so_far()) is None:
+            return None
+        copied = record.without_spans()
+        add_work(copied, work, self.cluster)
+        return copied if self._learning is running else None  # else the copy may hold what was entered meanwhile
 
     def live(self) -> Any:
         """Return a view for a notebook: timeline, cost and idle share of the steps while they run, with buttons that start and

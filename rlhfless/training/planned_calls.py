@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from rlhfless.executor import StepRecord
-from rlhfless.executor.dataflow.rows import write_call, write_reallocation
+from rlhfless.executor import WorkItem
+from rlhfless.executor.dataflow.rows import call_item, reallocation_items
 from rlhfless.executor.dataflow.run import check_plan_cluster
 from rlhfless.training.config import TrainConfig, TrainError
-from solver.layouts.costs import CallOptions
 from solver.layouts.graph import GENERATE, TRAIN, Call
 from solver.layouts.plan import GeneratedTimes, PlannedCall, StepPlan, one_step_times, options_of
 from solver.model.cluster import Cluster
@@ -26,7 +25,7 @@ from solver.model.plan import Plan
 from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem
 
-Held = tuple[range, float]  # GPUs, and when they were given back
+Held = tuple[range, float]  # GPUs, and when they were released
 PLANNED_CLOCK = "step plan"  # the source of seconds, in details of spans
 
 
@@ -98,48 +97,34 @@ def on_mesh(generation: Plan, plan: StepPlan | None) -> Plan:
     return replace(generation, actors=actors)
 
 
-def record_planned_calls(record: StepRecord, plan: StepPlan, cluster: Cluster, learned: Mapping[str, Any]) -> None:
-    """Add the calls after generation, and the reallocations for the next step, to a step's record and close it.
+def planned_items(plan: StepPlan, generated_s: float, learned: Mapping[str, Any]) -> list[WorkItem]:
+    """Return the calls after generation as work items, and the reallocations for the next step.
 
     Args:
+        generated_s: when generation ended, in seconds from the start of the step.
         learned: details of the span of training: the algorithm's numbers.
     """
     options = options_of(plan, {generate_call(plan).name: GeneratedTimes(0.0, ())}, reallocates=False)
     times = one_step_times(options, plan)
     calls, graph = {call.name: call for call in plan.calls}, plan.dataflow
-    generated_s = record.end_s
+    work: list[WorkItem] = []
     held: list[Held] = []
     ended_s: dict[str, float] = {}
     for at, call in enumerate(graph.calls):
         begin_s, end_s = (float(generated_s + of_task[0, at, 0]) for of_task in (times.start_s, times.end_s))
         ended_s[call.name] = end_s
-        if call.kind == GENERATE:
-            continue
-        write_call(record, calls[call.name], cluster, begin_s, end_s, _detail(call, plan, learned))
-        held.append((_gpus(calls[call.name]), end_s))
-    _record_moves(record, plan, cluster, options, held, ended_s)
-    record.close(max([generated_s, *(end_s for _, end_s in held)]))
-
-
-def _record_moves(
-    record: StepRecord,
-    plan: StepPlan,
-    cluster: Cluster,
-    options: CallOptions,
-    held: list[Held],
-    ended_s: Mapping[str, float],
-) -> None:
-    """Add the reallocations for the next step: after the training, once the GPUs are free, one after the other."""
-    calls, graph = {call.name: call for call in plan.calls}, plan.dataflow
-    for at in options.reallocated:
+        if call.kind != GENERATE:
+            work.append(call_item(calls[call.name], begin_s, end_s - begin_s, _detail(call, plan, learned)))
+            held.append((_gpus(calls[call.name]), end_s))
+    for at in options.reallocated:  # after the training, once the GPUs are free, one after the other
         train = graph.trained_by[at]
         assert train is not None, "only trained roles are reallocated"
         call_, trained = calls[graph.calls[at].name], calls[graph.calls[train].name]
         meshes = (_gpus(call_), _gpus(trained))
         begin_s = max([ended_s[trained.name], *(s for gpus, s in held if any(set(gpus) & set(mesh) for mesh in meshes))])
-        end_s = begin_s + call_.reallocate_s
-        write_reallocation(record, call_, trained, cluster, begin_s, end_s)
-        held += [(mesh, end_s) for mesh in meshes]
+        work += reallocation_items(call_, trained, begin_s, call_.reallocate_s)
+        held += [(mesh, begin_s + call_.reallocate_s) for mesh in meshes]
+    return work
 
 
 def _detail(call: Call, plan: StepPlan, learned: Mapping[str, Any]) -> dict[str, Any]:

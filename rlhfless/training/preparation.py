@@ -1,21 +1,20 @@
-"""Makes work items of preparation (rewards, reference log-probabilities, values) and learning, and adds them to a record.
+"""Makes work items of preparation (rewards, reference log-probabilities, values) and of learning from a whole batch.
 
-Inputs are seconds per response, actors and the step's record. In the trace, preparation has its own allocations.
-``after``: preparation starts when all responses are complete, on the GPUs of generation. ``freed``: each response is prepared
-once it is complete and an actor has given its GPUs back, on these (RLHFuse's inter-stage fusion, arXiv:2409.13221, section 4).
-``overlap``: as soon as it is complete, on GPUs outside the cluster. All compute the same numbers; on the virtual clock only the
-times differ. On the wall clock there is only ``after``, by the learner.
+Inputs are seconds per response and the options of the cluster. In the trace, preparation has its own allocations.
+``after``: preparation starts when all responses are complete, on the GPUs of generation. ``released``: each response is
+prepared once it is complete and an actor has released its GPUs, on these (RLHFuse's inter-stage fusion, arXiv:2409.13221,
+section 4). ``overlap``: as soon as it is complete, on GPUs outside the cluster. All compute the same numbers; on the virtual
+clock only the times differ. On the wall clock there is only ``after``, by the learner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlhfless.executor import StepRecord, WorkGpus, WorkItem, WorkServer
-from rlhfless.executor.step.work_rows import add_work
+from rlhfless.executor import Gpus, WorkItem
 from rlhfless.training.config import ClusterConfig
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
@@ -61,8 +60,7 @@ class Charge:
         return cls(prepare_s, learned["seconds"] - passes_s, "measured")
 
 
-def record_phases(
-    record: StepRecord,
+def batch_items(
     cluster: Cluster,
     latency: LatencyModel | None,
     tokens: np.ndarray,
@@ -70,9 +68,10 @@ def record_phases(
     judging_s: float,
     config: ClusterConfig,
     *,
-    server: WorkServer | None = None,
-) -> None:
-    """Add preparation and learning to a step's record and close it.
+    generated_s: float,
+    learner: Gpus | None = None,
+) -> list[WorkItem]:
+    """Return the work items of a step that is learned from as a batch: R preparations, then learning.
 
     Every preparing actor has its GPUs allocated from its first response to its last. The learner takes the GPUs of one actor
     when the last response is prepared. Neither is charged a start-up.
@@ -81,35 +80,31 @@ def record_phases(
         latency: the profile that gives the seconds; None charges the seconds measured here.
         tokens: (R,) of each response with its prompt. learning: the algorithm's numbers.
         judging_s: seconds measured here to compute all rewards.
-        server: of the learner on the wall clock, which also prepares. None: on the virtual clock, where the options decide.
+        generated_s: when generation ended, in seconds from the start of the step.
+        learner: GPUs of the learner on the wall clock, which also prepares. None: on the virtual clock, where the options
+            decide.
     """
     if latency is None:
         charge = Charge.measured(tokens, learning, judging_s)
     else:
         charge = Charge.by_profile(latency, tokens, learning, config.reward_s_per_response)
-    overlaps, frees = config.preparation == "overlap", config.preparation == "freed"
-    generated_s = record.end_s - record.start_s
-    behind = cluster.nodes * cluster.actors_per_node
-    if server is None:
-        first = behind if overlaps else 0
-        servers = tuple(_server(f"prepare-{k}", cluster, first + k) for k in range(config.preparation_actors))
-        server = _server("learner", cluster, 0)
+    if learner is None:
+        preparing, learner = _preparing(cluster, config), Gpus("learner", cluster.place(0)[1])
     else:
-        servers = (server._replace(holder="prepare-0"),)
-    preparing = WorkGpus("prepare", None if frees else servers, "prepare")
-    learner = WorkGpus("learner", (server,), "learner")
-    ready_s, clock = 0.0 if overlaps or frees else generated_s, {"clock": charge.clock}
+        preparing = replace(learner, name="prepare-0")
+    ready_s, clock = generated_s if config.preparation == "after" else 0.0, {"clock": charge.clock}
     work = [
         WorkItem("prepare", seconds, gpus=preparing, responses=(i,), after_s=ready_s, detail=clock)
         for i, seconds in enumerate(charge.prepare_s.tolist())
     ]
     learned = {**clock, "learning": learning, "judging_s": judging_s}
     every = tuple(range(len(work)))
-    work.append(WorkItem("learn", charge.learn_s, gpus=learner, items=every, after_s=generated_s, detail=learned))
-    add_work(record, work, cluster)
+    return [*work, WorkItem("learn", charge.learn_s, gpus=learner, items=every, after_s=generated_s, detail=learned)]
 
 
-def _server(holder: str, cluster: Cluster, place: int) -> WorkServer:
-    """Return the GPUs of actor number ``place``; numbers beyond the cluster's actors mean further GPUs outside of it."""
-    node, gpu_ids = cluster.place(place)
-    return WorkServer(holder, gpu_ids, node)
+def _preparing(cluster: Cluster, config: ClusterConfig) -> Gpus:
+    """Return the GPUs of preparation on the virtual clock."""
+    if config.preparation == "released":
+        return Gpus("prepare", released=True)
+    first = cluster.nodes * cluster.actors_per_node if config.preparation == "overlap" else 0
+    return Gpus("prepare", tuple(cluster.place(first + k)[1] for k in range(config.preparation_actors)))

@@ -1,14 +1,14 @@
 """Decides the learner's GPUs for one step: as the options say, or as the solver plans by the step's forecast.
 
 ``choose_learner`` decides all of it (``auto``), ``latest_start`` when given GPUs are needed. On the wall clock the learner is
-one server, the trainer's own. On the virtual clock it may be several, also on GPUs that actors have given back.
+one server, the trainer's own. On the virtual clock it may be several, also on GPUs that actors have released.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rlhfless.executor import WorkGpus
+from rlhfless.executor import Gpus
 from rlhfless.training.algorithms.token_counts import BACKWARD
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.step_learning import LearningParts
@@ -30,7 +30,7 @@ class StepLearner:
         late: when the learner was planned to start, and what that saves; None: it was not asked for.
     """
 
-    gpus: WorkGpus
+    gpus: Gpus
     speed: float
     servers: int = 1
     streams: bool = True
@@ -52,20 +52,20 @@ def _planned(parts: LearningParts) -> StepLearner:
     """Return the learner that the solver chooses."""
     options = parts.config.cluster
     plan = choose_learner(parts.plan, _problem(parts), _work(parts), released=options.engine != "vllm")
-    return replace(_servers(parts, plan.chosen.learner, hold="step"), streams=plan.chosen.learner.streams, plan=plan)
+    return replace(_servers(parts, plan.chosen.learner, held_all_step=True), streams=plan.chosen.learner.streams, plan=plan)
 
 
 def _given(parts: LearningParts, own: int) -> StepLearner:
     """Return a learner with so many GPUs: a server for the GPUs of each actor if it grows, else one server."""
     options, size = parts.config.cluster, _size(parts)
-    grows, hold = options.learner_grows, "step" if options.learner_start == "step" else "work"
+    grows, held_all_step = options.learner_grows, options.learner_start == "step"
     learner = replace(BESIDE_DECODING, own=own // size if grows else 1, grows=grows)
 
     def made(learner: Learner) -> StepLearner:
         if grows:
-            return _servers(parts, learner, hold)
+            return _servers(parts, learner, held_all_step)
         speed = own / size / slowdown(own / size, options.learner_loss_per_doubling)
-        return StepLearner(_alone(parts, own, learner.from_s, hold), speed)
+        return StepLearner(_alone(parts, own, learner.from_s, held_all_step), speed)
 
     found = made(learner)
     if options.learner_start != "needed":
@@ -76,26 +76,25 @@ def _given(parts: LearningParts, own: int) -> StepLearner:
     return replace(made(replace(learner, from_s=late.from_s)), late=late)
 
 
-def _servers(parts: LearningParts, learner: Learner, hold: str) -> StepLearner:
+def _servers(parts: LearningParts, learner: Learner, held_all_step: bool) -> StepLearner:
     """Return a learner with a server for the GPUs of each actor."""
     options = parts.config.cluster
-    load_s, servers = options.learner_load_s, learner.servers(len(parts.plan.actors))
-    gpus = WorkGpus("learner", load_s=load_s)
+    startup_s, servers = options.learner_load_s, learner.servers(len(parts.plan.actors))
+    gpus = Gpus("learner", released=True, startup_s=startup_s)
     if learner.own:
-        gpus = WorkGpus.beside(
-            parts.cluster, "learner", _size(parts), servers=learner.own, uses_released=learner.grows, hold=hold,
-            from_s=learner.from_s, load_s=load_s,
+        gpus = Gpus.beside(
+            parts.cluster, "learner", _size(parts), servers=learner.own, released=learner.grows, from_s=learner.from_s,
+            startup_s=startup_s, held_all_step=held_all_step,
         )  # fmt: skip
     return StepLearner(gpus, 1 / slowdown(servers, options.learner_loss_per_doubling), servers)
 
 
-def _alone(parts: LearningParts, own: int, from_s: float, hold: str) -> WorkGpus:
+def _alone(parts: LearningParts, own: int, from_s: float, held_all_step: bool) -> Gpus:
     """Return one server; the trainer's learner is there when the step begins, on the virtual clock a late one loads first."""
     if parts.on_pool:
-        server = parts.wall_server(beside_actors=True)
-        return WorkGpus("learner", (server,), in_this_process=True, from_s=from_s, hold=hold)
-    load_s = parts.config.cluster.learner_load_s
-    return WorkGpus.beside(parts.cluster, "learner", own, from_s=from_s, hold=hold, load_s=load_s)
+        return replace(parts.wall_gpus(beside_actors=True), from_s=from_s, held_all_step=held_all_step)
+    startup_s = parts.config.cluster.learner_load_s
+    return Gpus.beside(parts.cluster, "learner", own, from_s=from_s, startup_s=startup_s, held_all_step=held_all_step)
 
 
 def _size(parts: LearningParts) -> int:

@@ -1,7 +1,7 @@
 """Judges the responses of one step and learns from them: from the whole batch after generation, or as ``streaming.py`` does.
 
-Inputs are the step's record and what a trainer has: rewards, learner, tokenizer. Output: responses, scores, and the algorithm's
-numbers; preparation and learning are then in the record.
+Inputs are the step's record and what a trainer has: rewards, learner, tokenizer. Output: responses, scores, the algorithm's
+numbers, and preparation and learning as work items.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rlhfless.executor import ProcessPool, RayPool, StepRecord, WorkItem, WorkServer
+from rlhfless.executor import Gpus, ProcessPool, RayPool, StepRecord, WorkItem
 from rlhfless.system.cpu_threads import computing_with
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.engines import Engines
-from rlhfless.training.learner_device import wall_server
+from rlhfless.training.learner_device import wall_gpus
 from rlhfless.training.learner_threads import learner_threads
-from rlhfless.training.planned_calls import record_planned_calls
-from rlhfless.training.preparation import record_phases
+from rlhfless.training.planned_calls import planned_items
+from rlhfless.training.preparation import batch_items
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
 from rlhfless.training.rewards import Response, Rewards
@@ -83,10 +83,10 @@ class LearningParts:
         actors = len(self.plan.actors) if beside_actors and self.on_pool else 0
         return computing_with(learner_threads(self.config, beside_actors=actors), self.state.device)
 
-    def wall_server(self, *, beside_actors: bool = False) -> WorkServer:
-        """Return the GPUs that the trace bills for the learner on the wall clock; see ``learner_device.wall_server``."""
+    def wall_gpus(self, *, beside_actors: bool = False) -> Gpus:
+        """Return the GPUs that the trace bills for the learner on the wall clock; see ``learner_device.wall_gpus``."""
         device, hardware = self.state.device, self.config.cluster
-        return wall_server(device, self.cluster, hardware, self.pool, beside_actors=beside_actors)
+        return wall_gpus(device, self.cluster, hardware, self.pool, beside_actors=beside_actors)
 
     @property
     def trainer_state(self) -> TrainerState:
@@ -105,19 +105,27 @@ class LearningParts:
 
 
 class LearnedStep(NamedTuple):
-    """Responses of a step with their scores, and the algorithm's numbers."""
+    """Responses of a step with their scores, the algorithm's numbers, and what came after generation as work items.
+
+    ``planned``: the learner that was planned, with what was expected of it; None: it was not planned.
+    """
 
     responses: Sequence[Response]
     scores: Scores
     numbers: Mapping[str, float]
+    work: Sequence[WorkItem]
+    planned: Mapping[str, Any] | None = None
 
 
 class _RunningLearner(NamedTuple):
-    """A learner at work: (R,) tokens of each response, seconds of judging them, its GPUs on the wall clock, when it began."""
+    """A learner at work: (R,) tokens of each response, seconds of judging them, when generation ended, its GPUs on the wall
+    clock, when it began.
+    """
 
     tokens: np.ndarray
     judging_s: float
-    server: WorkServer | None
+    generated_s: float
+    gpus: Gpus | None
     began: float
 
 
@@ -135,11 +143,11 @@ class StepLearning(Protocol):
         """Begin before generation; ``in_doubt`` gets ``RunState.learning`` as soon as the learner's state may change."""
 
     def learn(self, record: StepRecord, in_doubt: contextlib.ExitStack) -> LearnedStep:
-        """Judge and learn after generation, as far as it is not done, and enter both in the record."""
+        """Judge and learn after generation, as far as it is not done."""
 
-    def so_far(self, record: StepRecord) -> StepRecord | None:
-        """Return a copy of the record as if ``learn``, which runs in another thread, ended now. None before it begins, after
-        it has entered what it did, and where its seconds are known only then.
+    def so_far(self) -> Sequence[WorkItem] | None:
+        """Return the work items as if ``learn``, which runs in another thread, ended now. None before it begins, after it has
+        ended, and where its seconds are known only then.
         """
 
 
@@ -170,31 +178,32 @@ class BatchLearning:
             batch = make_batch(responses, scores.values, record.completions, tokenizer, p.samples)
             in_doubt.enter_context(p.state.learning())
             p.enter("learning")
-            tokens, server = np.array(batch.tokens), p.wall_server() if p.on_pool else None
+            generated_s = record.end_s - record.start_s
+            gpus = p.wall_gpus() if p.on_pool else None
+            running = _RunningLearner(np.array(batch.tokens), judging_s, generated_s, gpus, time.perf_counter())
             with p.learner_threads():
-                if p.step_plan is None:
-                    self._running = _RunningLearner(tokens, judging_s, server, time.perf_counter())
+                self._running = running
                 numbers: dict[str, Any] = p.state.learner.learn(batch)
-            self._running = None  # from here on the record itself is written
-            if p.step_plan is not None:
-                learned = {"learning": numbers, "judging_s": judging_s}
-                record_planned_calls(record, p.step_plan, p.cluster, learned)
-                return LearnedStep(responses, scores, numbers)
-            record_phases(record, p.cluster, p.profile, tokens, numbers, judging_s, p.config.cluster, server=server)
-        return LearnedStep(responses, scores, numbers)
+            self._running = None
+        if p.step_plan is None:
+            return LearnedStep(responses, scores, numbers, self._items(running, numbers))
+        learned = {"learning": numbers, "judging_s": judging_s}
+        return LearnedStep(responses, scores, numbers, planned_items(p.step_plan, generated_s, learned))
 
-    def so_far(self, record: StepRecord) -> StepRecord | None:
+    def so_far(self) -> Sequence[WorkItem] | None:
         """See ``StepLearning``: by the profile from the passes that have ended, else from the seconds that have passed."""
         p, running = self.parts, self._running
-        if running is None:
+        if running is None or p.step_plan is not None:
             return None
-        if p.profile is not None:
-            numbers = p.state.learner.so_far()
-            if not numbers:
-                return None
-        else:
-            numbers = {"seconds": time.perf_counter() - running.began}
-        copied = record.without_spans()
-        how = (numbers, running.judging_s, p.config.cluster)
-        record_phases(copied, p.cluster, p.profile, running.tokens, *how, server=running.server)
-        return copied if self._running is running else None  # else the copy may hold what was entered meanwhile
+        if p.profile is None:
+            return self._items(running, {"seconds": time.perf_counter() - running.began})
+        numbers = p.state.learner.so_far()
+        return self._items(running, numbers) if numbers else None
+
+    def _items(self, running: _RunningLearner, numbers: Mapping[str, float]) -> list[WorkItem]:
+        """Return preparation and learning with these numbers of the algorithm."""
+        p = self.parts
+        return batch_items(
+            p.cluster, p.profile, running.tokens, numbers, running.judging_s, p.config.cluster,
+            generated_s=running.generated_s, learner=running.gpus,
+        )  # fmt: skip

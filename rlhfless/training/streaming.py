@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from rlhfless.engine.protocol import Completion
 from rlhfless.executor import StepRecord, WorkItem
-from rlhfless.executor.step.work_rows import add_work
 from rlhfless.training.minibatches import by_prompts
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
@@ -70,17 +69,18 @@ class StreamedLearning:
     def learn(self, record: StepRecord, in_doubt: contextlib.ExitStack) -> LearnedStep:
         """See ``StepLearning``."""
         self.parts.release_engines()
+        work: Sequence[WorkItem] = ()
         if not self.parts.on_pool:
             self.parts.enter("learning")
-            self._run_after(record)
-        self._record_plan(record)
+            work = self._run_after(record)
         groups = [self._groups[g] for g in range(len(self.parts.problems))]
         scores = Scores.joined([group.scores for group in groups])
         scores.check(self.parts.step)
-        return LearnedStep([response for group in groups for response in group.responses], scores, self.numbers)
+        responses = [response for group in groups for response in group.responses]
+        return LearnedStep(responses, scores, self.numbers, work, self._planned())
 
-    def so_far(self, record: StepRecord) -> StepRecord | None:
-        """See ``StepLearning``: the groups that were learned from are placed into the step. A pool reports its work itself.
+    def so_far(self) -> Sequence[WorkItem] | None:
+        """See ``StepLearning``: the groups that were learned from. A pool reports its work itself.
 
         By the profile, the updates that follow a mini-batch's passes take seconds only when all have run.
         """
@@ -97,12 +97,9 @@ class StreamedLearning:
             groups_s = {group: judging_s + learned.tokens * per_token_s for group, learned in groups.items()}
             minibatch_s = [0.0] * finished
         begun = [[group for group in minibatch if group in groups] for minibatch in self._minibatches[: finished + 1]]
-        items = self._items(
+        return self._items(
             begun, lambda group, minibatch: {"seconds": minibatch_s[minibatch] if group is None else groups_s[group]}, finished
         )
-        copied = record.without_spans()
-        add_work(copied, items, p.cluster)
-        return copied if self._updates_s is updates_s else None  # else the copy may hold what was entered meanwhile
 
     # --- what is run --------------------------------------------------------------------------------------------------
 
@@ -152,7 +149,7 @@ class StreamedLearning:
             minibatches: groups of each. given: function or seconds of a group in a mini-batch, or of its update (None).
             updates: mini-batches that have one; None: all.
         """
-        p, clock = self.parts, dict(self._learned)
+        p, clock, on = self.parts, dict(self._learned), {"gpus": self._on.gpus, "in_process": self.parts.on_pool}
         canonical = p.config.cluster.stream_order == "canonical"
         items: list[WorkItem] = []
         update: tuple[int, ...] = ()
@@ -162,14 +159,14 @@ class StreamedLearning:
                 before = tuple(range(len(items)))[-1:] if canonical else update
                 responses = self._responses(group) if self._on.streams else tuple(range(len(p.problems) * p.samples))
                 of_group = given(group, minibatch)
-                items.append(WorkItem("learn", gpus=self._on.gpus, responses=responses, items=before, detail=clock, **of_group))
+                items.append(WorkItem("learn", responses=responses, items=before, detail=clock, **on, **of_group))
             if updates is not None and minibatch >= updates:
                 continue
             every, of_update = tuple(range(first, len(items))), given(None, minibatch)
             count = self._on.servers if of_update.get("seconds") else 1  # passes at the end are shared by all servers
             for part in range(count):
                 detail = self._learned if minibatch == len(self._minibatches) - 1 and part == count - 1 else clock
-                items.append(WorkItem("learn", gpus=self._on.gpus, items=every, call="optimizer", detail=detail, **of_update))
+                items.append(WorkItem("learn", items=every, call="optimizer", detail=detail, **on, **of_update))
             update = tuple(range(len(items) - count, len(items)))
         return items
 
@@ -188,8 +185,8 @@ class StreamedLearning:
 
     # --- on the virtual clock -----------------------------------------------------------------------------------------
 
-    def _run_after(self, record: StepRecord) -> None:
-        """Run everything after generation and place it into the step."""
+    def _run_after(self, record: StepRecord) -> list[WorkItem]:
+        """Run everything after generation; returns it as work items with their seconds."""
         completions, canonical = record.completions, self.parts.config.cluster.stream_order == "canonical"
         self._updates_s = updates_s = list[float]()
         for minibatch, groups in enumerate(self._minibatches):
@@ -199,32 +196,30 @@ class StreamedLearning:
             began = time.perf_counter()
             self._update(minibatch)
             updates_s.append(time.perf_counter() - began)
-        self._updates_s = None  # from here on the record itself is written
+        self._updates_s = None
         groups_s, updates_s = self._charged(updates_s)
-        items = self._items(
+        return self._items(
             self._minibatches,
             lambda group, minibatch: {"seconds": updates_s[minibatch] if group is None else groups_s[group]},
         )
-        add_work(record, items, self.parts.cluster)
 
-    def _record_plan(self, record: StepRecord) -> None:
-        """Write what was planned and expected of the learner into the record, if it was planned."""
+    def _planned(self) -> dict[str, Any] | None:
+        """Return what was planned and expected of the learner; None if it was not planned."""
         if (late := self._on.late) is not None:
-            said = {
-                "learning": "stream", "gpus": sum(len(server.gpu_ids) for server in self._on.gpus.servers or ()),
-                "from_s": late.from_s, "grows": self._on.gpus.uses_released, "planned_step_s": late.time_s,
+            return {
+                "learning": "stream", "gpus": sum(len(ids) for ids in self._on.gpus.own),
+                "from_s": late.from_s, "grows": self._on.gpus.released, "planned_step_s": late.time_s,
                 "planned_gpu_s": late.gpu_seconds, "held_step_s": late.held_time_s, "held_gpu_s": late.held_gpu_seconds,
             }  # fmt: skip
-            record.event(record.start_s, "learner", None, **said)
         if (plan := self._on.plan) is not None:
             one, batch, learner = plan.chosen, plan.batch, plan.chosen.learner
-            detail: dict[str, Any] = {
+            return {
                 "learning": "stream" if learner.streams else "batch", "gpus": learner.own * self.parts.latency.gpus_per_actor,
                 "from_s": learner.from_s, "grows": learner.grows,
                 "planned_step_s": one.time_s, "planned_gpu_s": one.gpu_seconds, "batch_step_s": batch.time_s,
                 "batch_gpu_s": batch.gpu_seconds,
             }  # fmt: skip
-            record.event(record.start_s, "learner", None, **detail)
+        return None
 
     def _charged(self, updates_s: list[float]) -> tuple[list[float], list[float]]:
         """Return the seconds of each group, and of each mini-batch's update on each server.

@@ -145,7 +145,7 @@ def phase_bound_s(completion_s: ArrayLike, free_s: ArrayLike, work: StepWork, le
         >>> from solver.step.follow import follow
         >>> from solver.step.work import Learner, StepWork
         >>> work = StepWork([1, 1, 1], [2, 2, 2], group=[0, 0, 1])
-        >>> learner = Learner(own=1, grows=False, streams=True, overlaps=True, place="freed")
+        >>> learner = Learner(own=1, grows=False, streams=True, overlaps=True, place="released")
         >>> phase_bound_s([2, 3, 9], [3, 9], work, learner), follow([2, 3, 9], [3, 9], work, learner).step_s
         (12.0, 12.0)
     """

@@ -99,7 +99,7 @@ def choose_cut(
         followed: how many cuts are followed exactly at most; None follows every one.
 
     Raises:
-        PlanningError: an argument is of the wrong type or out of its range, the plan holds GPUs that freed work needs, or no
+        PlanningError: an argument is of the wrong type or out of its range, the plan holds GPUs that work needs early, or no
             given ``keep`` has room for the responses that are left.
 
     Example:
@@ -146,7 +146,7 @@ class _CutSearch:
         self.learners = {place: replace(learner, place=place) for place in places}
         if holds is not None and any(one.prepares_on_released or one.learns_on_released for one in self.learners.values()):
             raise PlanningError(
-                f"the plan's actors hold their GPUs until the end of the {holds}, so none are released early (freed); release "
+                f"the plan's actors hold their GPUs until the end of the {holds}, so none are released early; release "
                 "them when they are done, or let preparation run on additional GPUs"
             )
         if problem.workload.passes is not None:

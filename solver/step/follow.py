@@ -40,8 +40,8 @@ class PhaseSchedule:
     Attributes:
         prepare_end_s: when generation and preparation of all responses have ended.
         step_s: when learning has ended, too, and every actor has given its GPUs back.
-        gpu_s: GPU-seconds in addition to those of generation: of every other server from its first item to its last, of freed
-            ones with loading before it, and of the learner from its allocation to the end of the step.
+        gpu_s: GPU-seconds in addition to those of generation: of every other server from its first item to its last, with
+            loading before it on released GPUs, and of the learner from its allocation to the end of the step.
         busy: intervals in which a server works without a pause, in the order in which they start.
         rows: all preparation and learning, in the order in which they start.
         actor: (S,) the actor whose GPUs a server has, -1 for GPUs beside the actors.
@@ -118,10 +118,10 @@ class Servers:
         actors = len(free_s)
         slower, finish_s, load_s = charged or work.charges.of_size(learner.servers(actors))
         learn = int(learner.own > 0)
-        prepare, freed_pool = learn if learner.one_pool else 0, learn if learner.learns_on_released else 0
-        uses_freed = learner.prepares_on_released or learner.learns_on_released
+        prepare, released = learn if learner.one_pool else 0, learn if learner.learns_on_released else 0
+        uses_released = learner.prepares_on_released or learner.learns_on_released
         parts = [  # (free from, pool, first actor or -1, whether it is the learner)
-            *([(at_s + load_s, freed_pool, actor, False) for actor, at_s in enumerate(free_s.tolist())] if uses_freed else []),
+            *([(at_s + load_s, released, actor, False) for actor, at_s in enumerate(free_s.tolist())] if uses_released else []),
             *([(0.0, 0, -1, False)] * actors if learner.place == "beside" else []),
             *[(learner.from_s + load_s if learner.from_s else 0.0, 1, -1, True)] * learner.own,
         ]
@@ -147,7 +147,7 @@ def follow(completion_s: ArrayLike, free_s: ArrayLike, work: StepWork, learner: 
         >>> from solver.step.follow import follow
         >>> from solver.step.work import Learner, StepWork
         >>> work = StepWork([1, 1, 1], [2, 2, 2], group=[0, 0, 1])
-        >>> learner = Learner(own=1, grows=False, streams=True, overlaps=True, place="freed")
+        >>> learner = Learner(own=1, grows=False, streams=True, overlaps=True, place="released")
         >>> schedule = follow([2, 3, 9], [3, 9], work, learner)
         >>> schedule.prepare_end_s, schedule.step_s, schedule.gpu_s
         (10.0, 12.0, 19.0)

@@ -56,10 +56,10 @@ def pair_totals(steps: Sequence[StepItems], of: IntArray, learners: Learners) ->
 
 def _groups(steps: Sequence[StepItems], of: IntArray, learners: Learners) -> Iterator[IntArray]:
     """Return the numbers of pairs that are timed together: with as many items, of which the same overlaps with decoding."""
-    together, items, freed = (
+    together, items, released = (
         np.array(column)[of] for column in zip(*((s.together, len(s.unlocked[0]), len(s.free_s)) for s in steps), strict=True)
     )
-    rows = -(-learners.own // together) + np.where(learners.servers > learners.own, freed, 0)
+    rows = -(-learners.own // together) + np.where(learners.servers > learners.own, released, 0)
     kind = 3 * items + learners.streams + 2 * (learners.overlaps & ~learners.streams)
     order = np.lexsort((rows, kind))
     chunk = np.cumsum(rows[order] + 2) // CHUNK  # of pairs with about equally many servers

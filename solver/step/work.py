@@ -21,7 +21,7 @@ from solver.step.charges import Charges
 
 IntArray = NDArray[np.int64]
 UNLOCKS = ("response", "group")
-PLACES = ("learner", "freed", "beside")
+PLACES = ("learner", "released", "beside")
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,8 +147,8 @@ class Learner:
             prepare: released ones, or those ``beside`` the cluster.
         streams: a response is learned from as soon as it is unlocked; else when the whole batch is prepared.
         overlaps: a response is prepared as soon as it is complete; else when the whole batch is.
-        place: where preparation runs: on the ``learner``, on GPUs ``freed`` by actors, or on GPUs ``beside`` the cluster, as
-            many as the actors have. Without ``own`` servers ``learner`` means the freed ones.
+        place: where preparation runs: on the ``learner``, on GPUs ``released`` by actors, or on GPUs ``beside`` the cluster, as
+            many as the actors have. Without ``own`` servers ``learner`` means the released ones.
 
     Raises:
         PlanningError: a number is out of its range, ``place`` is unknown, or without ``own`` servers a start is given or no
@@ -190,13 +190,13 @@ class Learner:
 
     @property
     def prepares_on(self) -> str:
-        """Return ``place``, or ``freed`` where the learner has only released GPUs."""
-        return "freed" if self.place == "learner" and not self.own else self.place
+        """Return ``place``, or ``released`` where the learner has only released GPUs."""
+        return "released" if self.place == "learner" and not self.own else self.place
 
     @property
     def one_pool(self) -> bool:
         """Return whether preparation and learning run on the same servers."""
-        return not self.own or self.place == "learner" or (self.grows and self.place == "freed")
+        return not self.own or self.place == "learner" or (self.grows and self.place == "released")
 
     @property
     def learns_on_released(self) -> bool:
@@ -206,7 +206,7 @@ class Learner:
     @property
     def prepares_on_released(self) -> bool:
         """Return whether preparation runs on GPUs that actors have released."""
-        return self.prepares_on == "freed" or (self.place == "learner" and self.grows)
+        return self.prepares_on == "released" or (self.place == "learner" and self.grows)
 
 
 def seconds_of(name: str, values: ArrayLike, length: int | None, needed: str) -> FloatArray:

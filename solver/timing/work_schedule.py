@@ -238,8 +238,8 @@ class _ListScheduler:
             for gate in self.counts_for.get(item, ()):
                 self.left[gate] -= 1
                 if self.left[gate] == 0:
-                    for freed in self.waiting.pop(gate, ()):
-                        heapq.heappush(self.coming, (max(end_s, self.ready_s[freed]), freed))
+                    for opened in self.waiting.pop(gate, ()):
+                        heapq.heappush(self.coming, (max(end_s, self.ready_s[opened]), opened))
         while self.freeing and self.freeing[0][0] <= now_s:
             at_s, server = heapq.heappop(self.freeing)
             heapq.heappush(self.unused[self.places[server]], (at_s, server))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.protocol import Completion
-from rlhfless.executor import WorkGpus, WorkItem
+from rlhfless.executor import Gpus, WorkItem
 from solver import Cluster
 
 
@@ -34,11 +34,11 @@ class CountingLearner:
 
     def work(self, cluster: Cluster, responses: int, samples: int) -> list[WorkItem]:
         """An item for each prompt's responses, and the optimizer's step after all of them."""
-        here = WorkGpus.beside(cluster, "learner", in_this_process=True)
+        here: dict[str, Any] = {"gpus": Gpus.beside(cluster, "learner"), "in_process": True}
         groups = [tuple(range(first, first + samples)) for first in range(0, responses, samples)]
-        items = [WorkItem("learn", run=self.add, gpus=here, responses=group) for group in groups]
+        items = [WorkItem("learn", run=self.add, responses=group, **here) for group in groups]
         every = tuple(range(len(items)))
-        return [*items, WorkItem("learn", run=self.finish, gpus=here, items=every, call="optimizer")]
+        return [*items, WorkItem("learn", run=self.finish, items=every, call="optimizer", **here)]
 
     def add(self, completions: Sequence[Completion], results: Sequence[Any]) -> None:
         """Add the gradient of a prompt's responses."""

@@ -16,7 +16,7 @@ from scripted_work import fail
 from scripted_world import Punctual
 
 from rlhfless.engine.simulated.engine import SimulatedEngine
-from rlhfless.executor import Executor, StepFailed, WorkGpus, WorkItem, WorkServer
+from rlhfless.executor import Executor, Gpus, StepFailed, WorkItem
 from rlhfless.executor.distributed.worker.shared_memory import read_block, write_block
 
 
@@ -61,9 +61,9 @@ def test_a_step_of_a_pool_says_what_ended_it(pool_kind: str, monkeypatch: pytest
                 raise OSError("the machine is gone")
 
             patch.setattr(on.pool, "end_all", ends_and_fails)
-            here = WorkGpus("learner", (WorkServer("learner", (8,), 2),), in_this_process=True)
+            learner = Gpus("learner", (8,), node=2)
             with refused(StepFailed, "work item 0", "no such token") as failed:
-                on.run(plan_of(GROUPS), work=[WorkItem("learn", run=fail, gpus=here, responses=(0,))])
+                on.run(plan_of(GROUPS), work=[WorkItem("learn", run=fail, gpus=learner, responses=(0,), in_process=True)])
     assert "the machine is gone" in notes_of(failed.value)
 
 

@@ -47,7 +47,7 @@ def test_the_curve_has_its_least_time_where_the_cut_is_chosen(curve: Numbers) ->
     assert first["share"] == chosen.share
 
 
-def test_no_cut_is_a_candidate_and_preparation_on_freed_gpus_never_loses(curve: Numbers) -> None:
+def test_no_cut_is_a_candidate_and_preparation_on_released_gpus_never_loses(curve: Numbers) -> None:
     table = curve.table
     uncut = table[table["share"] == 0]
     assert len(uncut) == len(table.groupby(["data_set", "passes"]))

@@ -9,7 +9,7 @@ import pytest
 from every_plot import cut_of
 from executor_samples import plan_of, run, trace_of, uniform_step
 
-from rlhfless.executor import WorkGpus, WorkItem
+from rlhfless.executor import Gpus, WorkItem
 from rlhfless.plots import plot_cut_surface, plot_step_fusion
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.trace import Trace
@@ -18,8 +18,8 @@ from rlhfless.trace import Trace
 def fused_trace() -> Trace:
     """Actor 1 is cut at 2 s; its GPU prepares until 4.5 s, and a learner beside learns from then on."""
     step = uniform_step([10, 20, 30, 40])
-    work = [WorkItem("prepare", 0.5, gpus=WorkGpus("freed", load_s=0.25), responses=(r,)) for r in range(4)]
-    work.append(WorkItem("learn", 1.0, gpus=WorkGpus.beside(step.cluster, "learner"), items=(0, 1, 2, 3)))
+    work = [WorkItem("prepare", 0.5, gpus=Gpus(released=True, startup_s=0.25), responses=(r,)) for r in range(4)]
+    work.append(WorkItem("learn", 1.0, gpus=Gpus.beside(step.cluster, "learner"), items=(0, 1, 2, 3)))
     return trace_of(run(step, plan_of([[0, 2], [1, 3]], GlobalCut(3, 4)), work=work), step)
 
 

@@ -29,7 +29,7 @@ def step() -> tuple[LoggedStep, SimulationConfig]:
         for i, tokens in enumerate(np.clip(rng.lognormal(5, 0.8, 48), 1, 900))
     ]  # fmt: skip
     logged = next(logged_steps(pd.DataFrame(rows), max_response_tokens=900))
-    work, learner = TokenWork(2e-4, 8e-4), Learner(own=2, grows=False, place="freed")
+    work, learner = TokenWork(2e-4, 8e-4), Learner(own=2, grows=False, place="released")
     profile = load_profile("l40s-qwen2.5-3b-tp2")
     cluster = solver.Cluster(1, 16, 2, kind="l40s")
     return logged, SimulationConfig(cluster, profile, work=work, learner=learner, bound_work=0)

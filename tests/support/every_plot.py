@@ -152,10 +152,10 @@ def piped(text: str) -> PipelinePlan:
 
 def cut_of() -> CutPlan:
     """A cut that was followed, one that was not, and one without room."""
-    uncut = CutCandidate(0.0, 4, "freed", 1.0, 9.0, 9.0, 30.0, 1.0)
-    found = CutCandidate(0.2, 1, "freed", 0.8, 7.0, 7.5, 28.0, 0.9)
-    others = (CutCandidate(0.5, 1, "freed", 0.95, 8.0), CutCandidate(0.5, 2, "freed", np.inf, np.inf))
-    return CutPlan(0.2, 2, 1, "freed", 7.5, 28.0, 0.9, uncut, (uncut, found, *others))
+    uncut = CutCandidate(0.0, 4, "released", 1.0, 9.0, 9.0, 30.0, 1.0)
+    found = CutCandidate(0.2, 1, "released", 0.8, 7.0, 7.5, 28.0, 0.9)
+    others = (CutCandidate(0.5, 1, "released", 0.95, 8.0), CutCandidate(0.5, 2, "released", np.inf, np.inf))
+    return CutPlan(0.2, 2, 1, "released", 7.5, 28.0, 0.9, uncut, (uncut, found, *others))
 
 
 def step_plans_of(text: str) -> dict[str, StepPlan]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from scripted_engine import HERE
 
-from rlhfless.executor import WorkGpus, WorkItem
+from rlhfless.executor import Gpus, WorkItem
 
 CALLS: list[str] = []
 """Names of the items whose functions were called, in order; a test clears it."""
@@ -62,12 +62,10 @@ def acting(kind: str, name: str, seconds: float = 0.01, *, limit_s: float | None
     return WorkItem(kind, limit_s, partial(act, name, seconds), **more)
 
 
-def group_work(
-    groups: Sequence[Sequence[int]], learner: WorkGpus, freed: WorkGpus, limit_s: float | None = 0.01
-) -> list[WorkItem]:
+def group_work(groups: Sequence[Sequence[int]], learner: Gpus, released: Gpus, limit_s: float | None = 0.01) -> list[WorkItem]:
     """Every response is prepared on released GPUs, groups are learned from on the learner's, and the optimizer steps last."""
     responses = [r for group in groups for r in group]
-    work = [acting("prepare", f"prepare {r}", gpus=freed, responses=(r,), limit_s=limit_s) for r in responses]
+    work = [acting("prepare", f"prepare {r}", gpus=released, responses=(r,), limit_s=limit_s) for r in responses]
     for number, group in enumerate(groups):
         of_group = tuple(responses.index(r) for r in group)
         work.append(acting("learn", f"learn {number}", 0.02, gpus=learner, items=of_group, limit_s=limit_s))

@@ -79,7 +79,9 @@ def test_gpus_of_this_machine_are_taken_and_the_learner_computes_in_bfloat16(unt
 
 
 @pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize("options", [{"gpus": 4}, {"preparation": "freed"}, {"charging": "measured"}, {"executor": "virtual"}])
+@pytest.mark.parametrize(
+    "options", [{"gpus": 4}, {"preparation": "released"}, {"charging": "measured"}, {"executor": "virtual"}]
+)
 def test_the_virtual_clock_is_taken_where_options_ask_for_it(options: dict[str, Any], untrained: Path) -> None:
     assert choose(TrainConfig(**options), untrained, None).config.cluster.executor == "virtual"
 

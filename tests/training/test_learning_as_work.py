@@ -19,7 +19,7 @@ from torch_wall_samples import CLUSTER, LATENCY, PROMPTS, SAMPLES, factory_of, f
 
 from rlhfless.engine.protocol import Completion  # noqa: E402
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
-from rlhfless.executor import ProcessPool, StepRecord, WorkGpus, WorkItem, run_step  # noqa: E402
+from rlhfless.executor import Gpus, ProcessPool, StepRecord, WorkItem, run_step  # noqa: E402
 from rlhfless.training.algorithms.batch import Batch  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
 from rlhfless.training.models.tiny_model import tiny_qwen2  # noqa: E402
@@ -72,11 +72,11 @@ def executed(clock: str, work: Sequence[WorkItem], gate: Gate) -> StepRecord:
 def test_groups_that_are_learned_from_as_they_finish_give_the_weights_of_the_batch(clock: str, tmp_path: Path) -> None:
     streamed, gate = learner_of(), Gate(tmp_path / "a group is learned from")
     streamed.begin()
-    here = WorkGpus.beside(CLUSTER, "learner", in_this_process=True)
+    here: dict[str, Any] = {"gpus": Gpus.beside(CLUSTER, "learner"), "in_process": True}
     groups = [tuple(range(p * SAMPLES, (p + 1) * SAMPLES)) for p in range(PROMPTS)]
-    work = [WorkItem("learn", run=partial(add, streamed, gate), gpus=here, responses=group) for group in groups]
+    work = [WorkItem("learn", run=partial(add, streamed, gate), responses=group, **here) for group in groups]
     every = tuple(range(PROMPTS))
-    work.append(WorkItem("learn", run=partial(finish, streamed), gpus=here, items=every, call="optimizer"))
+    work.append(WorkItem("learn", run=partial(finish, streamed), items=every, call="optimizer", **here))
     record = executed(clock, work, gate)
 
     whole = learner_of()

@@ -248,8 +248,8 @@ def wait_until_learner_grows(view: Any) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"kl_coef": 0.1}, {"preparation": "freed"}, {"num_mini_batches": 2}],
-    ids=["grpo", "reference", "freed", "parts"],
+    [{}, {"kl_coef": 0.1}, {"preparation": "released"}, {"num_mini_batches": 2}],
+    ids=["grpo", "reference", "released", "parts"],
 )
 def test_timeline_and_cost_grow_with_the_passes_of_the_learner(
     options: dict[str, Any], model: Path, monkeypatch: pytest.MonkeyPatch

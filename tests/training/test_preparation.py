@@ -87,10 +87,10 @@ def test_more_actors_prepare_sooner_and_hold_their_gpus_only_while_they_do(model
     assert ends[3] == pytest.approx(0.04)
 
 
-def test_freed_gpus_prepare_while_others_generate(model: Path) -> None:
+def test_released_gpus_prepare_while_others_generate(model: Path) -> None:
     """The same weights as after generation; only GPUs of the cluster are used, each after its actor has given it back."""
     weights, ends = {}, {}
-    for when in ("after", "freed"):
+    for when in ("after", "released"):
         trainer = Trainer(config(preparation=when, policy="rlhfuse", gpus=4, steps=1), model=model, progress=False)
         step = trainer.step()
         weights[when] = trainer.model.state_dict()
@@ -98,13 +98,13 @@ def test_freed_gpus_prepare_while_others_generate(model: Path) -> None:
         own = allocations[allocations["role"] == "prepare"]
         assert {gpu for ids in allocations["gpu_ids"] for gpu in ids} <= set(range(4))
         ends[when] = own["end_s"].max()
-        if when == "freed":
+        if when == "released":
             assert own["start_s"].min() < step.rollouts["end_s"].max(), "some is done while others generate"
-            freed = step.trace.events[step.trace.events["name"] == "freed"]
+            released = step.trace.events[step.trace.events["name"] == "released"]
             given_back = allocations[allocations["role"] == "decode"].set_index("holder")["end_s"]
-            assert freed["time_s"].to_list() == given_back[freed["holder"]].to_list()
-    assert all(torch.equal(weights["after"][name], weights["freed"][name]) for name in weights["after"])
-    assert ends["freed"] <= ends["after"]
+            assert released["time_s"].to_list() == given_back[released["holder"]].to_list()
+    assert all(torch.equal(weights["after"][name], weights["released"][name]) for name in weights["after"])
+    assert ends["released"] <= ends["after"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_freed_gpus_prepare_while_others_generate(model: Path) -> None:
         ({"preparation": "overlap", "executor": "local"}, ()),
         ({"preparation_actors": 0}, ("preparation_actors",)),
         ({"reward_s_per_response": -1.0}, ("reward_s_per_response", "-1.0")),
-        ({"preparation": "freed", "preparation_actors": 2}, ("preparation_actors", "'freed'")),
+        ({"preparation": "released", "preparation_actors": 2}, ("preparation_actors", "'released'")),
     ],
 )
 def test_wrong_options_are_refused(changes: dict[str, Any], message: tuple[str, ...]) -> None:

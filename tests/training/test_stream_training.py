@@ -286,7 +286,7 @@ def test_failed_responses_are_told_of_once_for_all_groups(model: Path) -> None:
     assert step.metrics["learn_unjudged"] == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize("options", [{"learner_grows": True}, {"learner_gpus": "auto"}, {"preparation": "freed"}])
+@pytest.mark.parametrize("options", [{"learner_grows": True}, {"learner_gpus": "auto"}, {"preparation": "released"}])
 def test_on_the_wall_clock_only_the_trainer_prepares_and_learns(options: dict[str, Any], model: Path) -> None:
     """Several servers, and GPUs that actors gave back, are of the virtual clock: elsewhere they are refused before a step."""
     ((name, value),) = options.items()

@@ -1,4 +1,4 @@
-"""Rows of a trace for steps of a step plan: rollouts, allocations and spans.
+"""Rows of a trace for steps of a step plan: its calls and reallocations as work items, and its rollouts.
 
 A call holds the GPUs of its mesh, with an allocation for each node of them. A reallocation holds the GPUs of both its meshes:
 the call that receives the weights has those of its own mesh, and the call that trained them has the others.
@@ -7,12 +7,13 @@ the call that receives the weights has those of its own mesh, and the call that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhfless.executor.step.record import HeldGpus, Row, StepRecord
 from rlhfless.executor.step.step_trace import rollout_rows
-from rlhfless.executor.step.work_items import bought_as
+from rlhfless.executor.step.work_items import Gpus, WorkItem, bought_as
+from rlhfless.executor.step.work_rows import place_work, write_work
 from solver.layouts.graph import GENERATE, INFERENCE, TRAIN
 from solver.layouts.plan import PlannedCall, StepPlan
 from solver.model.cluster import Cluster
@@ -29,44 +30,29 @@ def holder_role(call: PlannedCall) -> str:
     return call.role if call.role in MODEL_ROLES else ROLES[call.kind]
 
 
-def write_call(
-    record: StepRecord,
-    call: PlannedCall,
-    cluster: Cluster,
-    start_s: float,
-    end_s: float,
-    detail: Mapping[str, Any] | None = None,
-) -> None:
-    """Write allocations and the span of a call that holds the GPUs of its mesh."""
-    _allocate(record, call, holder_role(call), cluster, _gpus(call), (start_s, end_s))
-    record.span(call.name, PHASES[call.kind], start_s, end_s, call=call.name, **(detail or {}))
+def call_item(call: PlannedCall, from_s: float, seconds: float, detail: Mapping[str, Any] | None = None) -> WorkItem:
+    """Return the work item of a call that holds the GPUs of its mesh.
+
+    Args:
+        from_s: when it runs, in seconds from the start of the step.
+    """
+    gpus = Gpus(call.name, tuple(_gpus(call)), from_s=from_s)
+    return WorkItem(PHASES[call.kind], seconds, gpus=gpus, call=call.name, role=holder_role(call), detail=detail or {})
 
 
-def write_reallocation(
-    record: StepRecord, call: PlannedCall, trained: PlannedCall, cluster: Cluster, start_s: float, end_s: float
-) -> None:
-    """Write allocations and the span of sending a role's weights from where they were ``trained`` to a call."""
-    own, others = _gpus(call), [gpu for gpu in _gpus(trained) if gpu not in _gpus(call)]
+def reallocation_items(call: PlannedCall, trained: PlannedCall, from_s: float, seconds: float) -> list[WorkItem]:
+    """Return the work items of sending a role's weights from where they were ``trained`` to a call.
+
+    The call receives them on its mesh, and the call that trained them sends them from its other GPUs.
+    """
     role = "prepare" if call.kind == GENERATE else holder_role(call)  # it is no actor that decodes
-    _allocate(record, call, role, cluster, own, (start_s, end_s))
-    _allocate(record, trained, holder_role(trained), cluster, others, (start_s, end_s))
-    sent = round(call.reallocate_bytes)
-    record.span(call.name, "transfer", start_s, end_s, call=call.name, bytes=sent, from_actor=trained.name)
-
-
-def _allocate(
-    record: StepRecord, call: PlannedCall, role: str, cluster: Cluster, gpus: Iterable[int], between_s: tuple[float, float]
-) -> None:
-    """Add an allocation for the GPUs of each node."""
-    if between_s[1] <= between_s[0]:
-        return
-    of_node: dict[int, list[int]] = {}
-    for gpu in gpus:
-        of_node.setdefault(bought_as(gpu, cluster)[0], []).append(gpu)
-    pool = cluster.pools[0]
-    for node, ids in of_node.items():
-        held = HeldGpus(pool.kind, node, tuple(ids), pool.market, pool.usd_per_gpu_s)
-        record.allocate(call.name, role, held, *between_s)
+    received = {"bytes": round(call.reallocate_bytes), "from_actor": trained.name}
+    receives = Gpus(call.name, tuple(_gpus(call)), from_s=from_s)
+    items = [WorkItem("transfer", seconds, gpus=receives, call=call.name, role=role, detail=received)]
+    if others := tuple(gpu for gpu in _gpus(trained) if gpu not in _gpus(call)):
+        sends, sent = Gpus(trained.name, others, from_s=from_s), {"from_actor": trained.name}
+        items.append(WorkItem("transfer", seconds, gpus=sends, call=call.name, role=holder_role(trained), detail=sent))
+    return items
 
 
 class PlannedStepRows:
@@ -96,33 +82,29 @@ class PlannedStepRows:
         """
         record = StepRecord(self.run, step, NO_GENERATION, min(start_s))
         samples: Counter[str] = Counter()
-        for task, between_s in enumerate(zip(start_s, end_s, strict=True)):
-            self._task(record, task, between_s, reallocated, samples)
+        work: list[WorkItem] = []
+        for task, (begins_s, ends_s) in enumerate(zip(start_s, end_s, strict=True)):
+            name = self.plan.dataflow.calls[task].name if task < len(self.plan.dataflow.calls) else None
+            if name in self.generated:
+                self._generation(record, self.calls[name], begins_s, samples)
+            else:
+                work += self._items(task, begins_s - record.start_s, ends_s - begins_s, reallocated)
+        write_work(record, *place_work(work, record), self.cluster, max(end_s))
         if not self.generated and self.responses is not None:
             self._fixed_responses(step, start_s, end_s)
         self.allocations += record.allocations
         self.spans += record.spans
 
-    def _task(
-        self,
-        record: StepRecord,
-        task: int,
-        between_s: tuple[float, float],
-        reallocated: Sequence[int],
-        samples: Counter[str],
-    ) -> None:
-        """Add a whole call, or a reallocation."""
-        graph, (begins_s, ends_s) = self.plan.dataflow, between_s
-        if task >= len(graph.calls):
-            call = reallocated[task - len(graph.calls)]
-            train = graph.trained_by[call]
-            assert train is not None, "only trained roles are reallocated"
-            sent, trained = (self.calls[graph.calls[one].name] for one in (call, train))
-            write_reallocation(record, sent, trained, self.cluster, begins_s, ends_s)
-        elif graph.calls[task].name in self.generated:
-            self._generation(record, self.calls[graph.calls[task].name], begins_s, samples)
-        else:
-            write_call(record, self.calls[graph.calls[task].name], self.cluster, begins_s, ends_s)
+    def _items(self, task: int, from_s: float, seconds: float, reallocated: Sequence[int]) -> list[WorkItem]:
+        """Return the work items of a whole call, or of a reallocation."""
+        graph = self.plan.dataflow
+        if task < len(graph.calls):
+            return [call_item(self.calls[graph.calls[task].name], from_s, seconds)]
+        call = reallocated[task - len(graph.calls)]
+        train = graph.trained_by[call]
+        assert train is not None, "only trained roles are reallocated"
+        sent, trained = (self.calls[graph.calls[one].name] for one in (call, train))
+        return reallocation_items(sent, trained, from_s, seconds)
 
     def _generation(self, record: StepRecord, call: PlannedCall, start_s: float, samples: Counter[str]) -> None:
         """Add a decoded step at its time and on its GPUs."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rlhfless.executor.step.work_items import WorkGpus, WorkItem
+from rlhfless.executor.step.work_items import Gpus, WorkItem
 
 
 class ReadyItems:
@@ -23,7 +23,7 @@ class ReadyItems:
 
     def __init__(self, work: Sequence[WorkItem], start_s: float) -> None:
         self.work = work
-        self.unstarted: dict[WorkGpus, int] = {}
+        self.unstarted: dict[Gpus, int] = {}
         self._left = [len(set(item.responses)) + len(set(item.items)) for item in work]  # that each still waits for
         self._ready_s = [start_s + item.after_s for item in work]
         self._after_item: dict[int, list[int]] = {}
@@ -37,9 +37,9 @@ class ReadyItems:
         self._awaited = np.array(sorted(self._after_response), dtype=np.int64)  # responses that are not complete yet
         self._later = [(self._ready_s[i], i) for i, left in enumerate(self._left) if not left]  # that wait for their time only
         heapq.heapify(self._later)
-        self._ready: dict[WorkGpus, list[tuple[float, float, int]]] = {gpus: [] for gpus in self.unstarted}
+        self._ready: dict[Gpus, list[tuple[float, float, int]]] = {gpus: [] for gpus in self.unstarted}
 
-    def any(self, gpus: WorkGpus) -> bool:
+    def any(self, gpus: Gpus) -> bool:
         """Return whether an item of these GPUs may start."""
         return bool(self._ready[gpus])
 
@@ -65,7 +65,7 @@ class ReadyItems:
         """Note that an item has ended."""
         self._happened(self._after_item.get(i, ()), time_s)
 
-    def take(self, gpus: WorkGpus) -> int:
+    def take(self, gpus: Gpus) -> int:
         """Return the item of these GPUs that starts first: by priority, then by the time at which it could start."""
         self.unstarted[gpus] -= 1
         return heapq.heappop(self._ready[gpus])[2]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from rlhfless.executor.distributed.failure_limits import GRACE_S, Faults
 from rlhfless.executor.distributed.messages import RemoteActor, StartServer
 from rlhfless.executor.distributed.thread_server import ThreadServer
-from rlhfless.executor.step.work_items import WorkGpus, WorkItem, WorkServer, bought_as
-from rlhfless.executor.step.work_rows import WorkHold
+from rlhfless.executor.step.work_items import Gpus, WorkItem, WorkServer
+from rlhfless.executor.step.work_rows import Hold
 from rlhfless.system.child import LEAST_CPU_S
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.plan import ActorPlan
@@ -21,6 +21,7 @@ class ServerState:
 
     Attributes:
         place: its GPUs as the pool knows them.
+        in_process: its functions run in a thread of this program.
         remote: its process; None: it has none. index: of its process, negative and never used twice.
         up, closing: its process accepts orders; was ordered to end.
         runs: the item that it runs. since_s: when it was ordered to start, to run its item or to end, or when its last item
@@ -28,12 +29,12 @@ class ServerState:
         worked: it has been given an item. deaths: of its processes.
         due_s: when a process that has not reported becomes suspect; suspect: it is, and its use of the processor is watched.
         heard_s: when it last reported or sent a heartbeat. cpu_s: processor seconds that it had used when it became suspect.
-        role: of its hold, which began at ``held_s``. holds: those before.
+        held: the GPUs that it holds now, with an end that is not known yet; None: none. holds: those before.
     """
 
     server: WorkServer
-    gpus: WorkGpus
     place: ActorPlan
+    in_process: bool
     remote: RemoteActor | ThreadServer | None = None
     index: int = 0
     up: bool = False
@@ -46,17 +47,15 @@ class ServerState:
     suspect: bool = False
     heard_s: float = -math.inf
     cpu_s: float | None = None
-    role: str = ""
-    held_s: float = math.inf
-    holds: list[WorkHold] = field(default_factory=list)
+    held: Hold | None = None
+    holds: list[Hold] = field(default_factory=list)
 
     @classmethod
-    def of(cls, server: WorkServer, gpus: WorkGpus, cluster: Cluster | MixedCluster) -> ServerState:
+    def of(cls, server: WorkServer, cluster: Cluster | MixedCluster, *, in_process: bool) -> ServerState:
         """Return a server without a process."""
-        node, pool = bought_as(server.gpu_ids[0], cluster) if server.gpu_ids else (0, cluster.pools[0])
-        node = node if server.node is None else server.node
-        usd = pool.usd_per_gpu_s if gpus.usd_per_gpu_hour is None else gpus.usd_per_gpu_hour / 3600.0
-        return cls(server, gpus, ActorPlan(pool.kind, server.gpu_ids, node, (), (), 1, market=pool.market, usd_per_gpu_s=usd))
+        gpus = server.allocated(cluster)[0]
+        place = ActorPlan(gpus.kind, gpus.gpu_ids, gpus.node, (), (), 1, market=gpus.market, usd_per_gpu_s=gpus.usd_per_gpu_s)
+        return cls(server, place, in_process)
 
     @property
     def holder(self) -> str:
@@ -64,9 +63,9 @@ class ServerState:
         return self.server.holder
 
     @property
-    def here(self) -> bool:
-        """Return whether its functions run in a thread of this program."""
-        return self.gpus.here(self.server)
+    def gpus(self) -> Gpus:
+        """Return the GPUs whose items it runs."""
+        return self.server.gpus
 
     @property
     def ids(self) -> frozenset[int]:
@@ -77,6 +76,11 @@ class ServerState:
     def idle(self) -> bool:
         """Return whether it has a process that could be given an item."""
         return self.remote is not None and self.runs is None and not self.closing
+
+    @property
+    def held_s(self) -> float:
+        """Return since when it holds its GPUs."""
+        return math.inf if self.held is None else self.held.start_s
 
     def start(self, index: int, role: str, now_s: float, step_start_s: float, weights_version: int) -> StartServer:
         """Note that a process is started for it, and return the order. A process that waited until now is billed as waiting."""
@@ -91,22 +95,29 @@ class ServerState:
 
     def hold(self, role: str, now_s: float) -> None:
         """Hold the GPUs with this role from now on."""
-        if role != self.role:
+        if self.held is None or role != self.held.role:
             self.release(now_s)
-            self.role, self.held_s = role, now_s
+            self.held = Hold(self.server, role, now_s, math.inf)
+
+    def ready(self, ready_s: float) -> None:
+        """Note that its process accepts orders since then."""
+        self.up = True
+        if self.held is not None and not self.in_process:
+            self.held = self.held._replace(startup_s=max(0.0, ready_s - self.held.start_s))
 
     def release(self, now_s: float) -> None:
         """Note what was held until now."""
-        self.holds, self.role = self.holds_until(now_s), ""
+        self.holds, self.held = self.holds_until(now_s), None
 
-    def holds_until(self, now_s: float) -> list[WorkHold]:
+    def holds_until(self, now_s: float) -> list[Hold]:
         """Return what was held until now, with what still is."""
-        now = [WorkHold(self.server, self.gpus, self.role, self.held_s, max(now_s, self.held_s))] if self.role else []
-        return [*self.holds, *now]
+        if self.held is None:
+            return self.holds
+        return [*self.holds, self.held._replace(end_s=max(now_s, self.held.start_s))]
 
     def expect(self, now_s: float, item: WorkItem | None, faults: Faults) -> None:
         """Set when its process is suspect if it does not report: that it is up, what became of ``item``, that it ended."""
-        if self.here:
+        if self.in_process:
             return
         self.suspect, self.heard_s = False, now_s
         if not self.up:

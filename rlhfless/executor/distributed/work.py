@@ -5,7 +5,7 @@ and servers that have worked before come first. A server is taken from the pool 
 process that has just finished decoding on its GPUs is reused. It ends when no item is left for it. An item whose process dies
 is run once more. One that fails, or whose process dies twice, ends the step. A process is lost when it is silent for a multiple
 of its item's ``seconds`` (``Faults``). Without these an item may take any time, and its process is lost when it sends no
-heartbeats. Functions of servers ``in_this_process`` run in a thread instead.
+heartbeats. Functions of items ``in_process`` run in a thread instead.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from rlhfless.executor.step.failure import ActorError
 from rlhfless.executor.step.progress import WorkSoFar
 from rlhfless.executor.step.record import Row, StepRecord
 from rlhfless.executor.step.step_state import RunningStep
-from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, named
+from rlhfless.executor.step.work_items import Gpus, ItemRun, WorkItem, named
 from rlhfless.executor.step.work_rows import ExecutedWork, write_holds
 from solver.model.errors import PlanningError
-from solver.model.plan import Plan
 
 TRIES = 2  # processes that may die with an item
 
@@ -46,16 +45,19 @@ class PoolWork:
 
     def __init__(self, step: RunningStep[RemoteActorState], orders: ActorOrders) -> None:
         self.step, self.orders, self.work = step, orders, step.options.work
-        _check(self.work, step.plan)
+        _check(self.work)
         self.ready = ReadyItems(self.work, step.record.start_s)
+        in_process = {item.gpus for item in self.work if item.in_process}
         self.servers = [
-            ServerState.of(server, gpus, step.options.cluster) for gpus in self.ready.unstarted for server in gpus.of(step.plan)
+            ServerState.of(server, step.options.cluster, in_process=gpus in in_process)
+            for gpus in self.ready.unstarted
+            for server in gpus.servers(step.plan)
         ]
         self.results: dict[int, Any] = {}
         self._runs: dict[int, ItemRun] = {}
         self._tries = [0] * len(self.work)
         self._next_index = -1
-        self._spans: list[tuple[str, str, float, float, dict[str, Any]]] = []  # holder, phase, start, end, further values
+        self._lost: list[tuple[str, str, float, float]] = []  # holder, kind, start and end of items that were lost
         self._shown: list[Row] = []  # spans of the items that have begun
         self._shown_of: dict[int, Row] = {}  # of these, by item, those of items that run
         step.work_so_far = self.so_far
@@ -77,12 +79,12 @@ class PoolWork:
     def wants(self, gpu_ids: Sequence[int]) -> bool:
         """Return whether an item could run now on the GPUs of an actor that closes, if its process stayed."""
         ids = frozenset(gpu_ids)
-        return any(self.ready.any(s.gpus) and s.remote is None and s.ids == ids and not s.here for s in self.servers)
+        return any(self.ready.any(s.gpus) and s.remote is None and s.ids == ids and not s.in_process for s in self.servers)
 
     def will_use(self, gpu_ids: Sequence[int]) -> bool:
         """Return whether items have not begun that may run on exactly these GPUs."""
         ids = frozenset(gpu_ids)
-        return any(self.ready.unstarted[s.gpus] and s.ids == ids and not s.here for s in self.servers)
+        return any(self.ready.unstarted[s.gpus] and s.ids == ids and not s.in_process for s in self.servers)
 
     def next_time_s(self) -> float:
         """Return when something is due without a report: an item's time, or that a process counts as lost."""
@@ -99,20 +101,19 @@ class PoolWork:
                 server.remote.join()
 
     def executed(self) -> ExecutedWork:
-        """See ``StepWork``; also writes the spans of starts and of lost items, whose allocations are written now, too."""
+        """See ``StepWork``; also writes the spans of lost items, whose allocations are written now, too."""
         now_s = self.orders.step_actors.now_s()
         for server in self.servers:
             server.release(now_s)
-        for holder, phase, start_s, end_s, more in self._spans:
-            self.step.record.span(holder, phase, start_s, end_s, **more)
-        self._spans.clear()
-        holds = tuple(hold for server in self.servers for hold in server.holds)
-        return ExecutedWork(tuple(self._runs[i] for i in sorted(self._runs)), holds)
+        for holder, kind, start_s, end_s in self._lost:
+            self.step.record.span(holder, kind, start_s, end_s, call="lost")
+        self._lost.clear()
+        return [self._runs[i] for i in sorted(self._runs)], [hold for server in self.servers for hold in server.holds]
 
     def so_far(self, now_s: float) -> WorkSoFar:
         """Return the items that have begun, and the GPUs held for them, until now; takes as long however many have ended."""
         for server in self.servers:
-            if server.runs is not None and (server.up or server.here):
+            if server.runs is not None and (server.up or server.in_process):
                 self._show(server, server.runs, now_s)
         record = self.step.record
         held = StepRecord(record.run, record.step, record.plan, record.start_s)
@@ -153,15 +154,15 @@ class PoolWork:
                 self._begin(free, self.ready.take(gpus), now_s)
         over = not (self.step.live or self.orders.ending)
         for server in self.servers:
-            for_step = server.gpus.for_step(server.server)
-            if server.remote is None and for_step and not over and self._is_free(server):
-                role = next(item.role for item in self.work if item.gpus == server.gpus)
+            held_all_step = server.server.held_all_step
+            if server.remote is None and held_all_step and not over and self._is_free(server):
+                role = next(item.holder_role for item in self.work if item.gpus == server.gpus)
                 self._start(server, role, now_s)
-            needless = not self.ready.unstarted[server.gpus] and (over or not for_step)
+            needless = not self.ready.unstarted[server.gpus] and (over or not held_all_step)
             if server.idle and (needless or self._in_the_way(server)):
                 self._close(server, now_s)
 
-    def _free_server(self, gpus: WorkGpus) -> ServerState | None:
+    def _free_server(self, gpus: Gpus) -> ServerState | None:
         """Return the server for the next item of these GPUs: one that has worked, else one that is there, else another.
 
         None: all work.
@@ -174,7 +175,7 @@ class PoolWork:
 
     def _from_s(self, server: ServerState) -> float:
         """Return when the server is allocated at the earliest."""
-        return self.step.record.start_s + (server.gpus.from_s if server.server.actor is None else 0.0)
+        return self.step.record.start_s + server.server.from_s
 
     def _is_free(self, server: ServerState) -> bool:
         """Return whether its time has come and all its GPUs are free."""
@@ -186,7 +187,7 @@ class PoolWork:
 
     def _in_the_way(self, server: ServerState) -> bool:
         """Return whether an item of other servers could start on GPUs that this one holds without work."""
-        if server.gpus.for_step(server.server) or self.ready.any(server.gpus):
+        if server.server.held_all_step or self.ready.any(server.gpus):
             return False
         return any(self.ready.any(s.gpus) and s.remote is None and not s.ids.isdisjoint(server.ids) for s in self.servers)
 
@@ -195,16 +196,16 @@ class PoolWork:
         self._next_index -= 1
         server.expect(now_s, None, self.orders.wall.faults)
         actors = self.orders.step_actors
-        server.remote = ThreadServer(actors.now_s) if server.here else actors.start_server(order)
+        server.remote = ThreadServer(actors.now_s) if server.in_process else actors.start_server(order)
 
     def _begin(self, server: ServerState, i: int, now_s: float) -> None:
         item = self.work[i]
         if server.remote is None:
-            self._start(server, item.role, now_s)
+            self._start(server, item.holder_role, now_s)
         assert server.remote is not None
-        server.hold(item.role, now_s)
+        server.hold(item.holder_role, now_s)
         server.runs, server.since_s, server.worked = i, now_s, True
-        if server.up or server.here:
+        if server.up or server.in_process:
             self._send(server)
         server.expect(now_s, item, self.orders.wall.faults)
 
@@ -215,7 +216,7 @@ class PoolWork:
         item = self.work[server.runs]
         completions = tuple(self.step.record.completions[r] for r in item.responses)
         order = RunItem(server.runs, (item.run, completions, tuple(self.results[before] for before in item.items)))
-        server.remote.send(order if server.here else order.pickled())
+        server.remote.send(order if server.in_process else order.pickled())
 
     def _close(self, server: ServerState, now_s: float) -> None:
         assert server.remote is not None
@@ -239,14 +240,11 @@ class PoolWork:
         if isinstance(message, ActorLost):
             self._lose(server, message, self.orders.step_actors.now_s())
         elif message.ready_s is not None:
-            server.up = True
+            server.ready(message.ready_s[1])
             item = self._item(server)
-            if item is not None and not server.here:
+            if item is not None and not server.in_process:
                 self._send(server)
             server.expect(self.orders.step_actors.now_s(), item, self.orders.wall.faults)
-            if server.ids:
-                ready_s = max(server.held_s, message.ready_s[1])
-                self._spans.append((server.holder, "start", server.held_s, ready_s, {"call": "start"}))
         elif message.closed:
             server.gone(message.time_s)
         elif message.item is not None:
@@ -287,7 +285,7 @@ class PoolWork:
             return
         if i is not None and up:
             self._tries[i] += 1
-            self._spans.append((server.holder, self.work[i].kind, since_s, now_s, {"call": "lost"}))
+            self._lost.append((server.holder, self.work[i].kind, since_s, now_s))
         if not (i is not None and up) and server.deaths > self.orders.wall.faults.restarts:
             raise ActorError(f"{said}; its process was lost {server.deaths} times, so the step was aborted")
         if i is not None and self._tries[i] >= TRIES:
@@ -299,7 +297,7 @@ class PoolWork:
             self.ready.put_back(i)
 
 
-def _check(work: Sequence[WorkItem], plan: Plan) -> None:
+def _check(work: Sequence[WorkItem]) -> None:
     """Refuse items that cannot run in another process.
 
     Raises:
@@ -311,11 +309,10 @@ def _check(work: Sequence[WorkItem], plan: Plan) -> None:
                 f"{named(i, item)} has seconds and no function, which the wall clock cannot run; give it a function, or use "
                 "the virtual clock"
             )
-        elsewhere = [server for server in item.gpus.of(plan) if not item.gpus.here(server)]
-        if any(not server.gpu_ids for server in elsewhere):
-            raise PlanningError(f"{named(i, item)} has no GPU, which the wall clock cannot run; give it GPUs")
-        if not elsewhere:
+        if item.in_process:
             continue
+        if any(not ids for ids in item.gpus.own):
+            raise PlanningError(f"{named(i, item)} has no GPU, which the wall clock cannot run; give it GPUs")
         if getattr(getattr(item.run, "func", item.run), "__module__", None) == "__main__":
             raise PlanningError(
                 f"the function of {named(i, item)} is defined in __main__, which other processes do not import; define it in a "

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.record import StepRecord, holder_of
-from rlhfless.executor.step.work_rows import NO_WORK, ExecutedWork, WorkHold, phase_items, place_work, write_work
+from rlhfless.executor.step.work_rows import NO_WORK, ExecutedWork, Hold, phase_items, place_work, write_work
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.objective import NonGenerationPhases
 from solver.model.plan import Plan
@@ -30,29 +30,24 @@ def bill(
     would have held for longer, but that work items took over, are from then on the holder's of these items.
     """
     generated_s = record.start_s + record.makespan_s
-    learning = phase_items(phases, cluster, record.makespan_s)
-    everything = work + (place_work(learning, plan, record.start_s) if learning else NO_WORK)
-    end_s = max(generated_s, everything.finished_s)
+    of_phases = place_work(phase_items(phases, cluster, record.makespan_s), record)
+    runs, holds = (*work[0], *of_phases[0]), (*work[1], *of_phases[1])
+    end_s = max([generated_s, *(run.end_s for run in runs)])
     until = {"generation": generated_s, "step": end_s}
     until_s = {a.number: max(until.get(a.plan.release, a.done_s), a.done_s) for a in held}
     for number, role, actor, start_s, done_s in sorted(held, key=lambda allocation: allocation.number):
-        taken_s = min((h.start_s for h in everything.holds if _shares(h, actor.gpu_ids)), default=math.inf)
+        taken_s = min((hold.start_s for hold in holds if hold.shares(actor.gpu_ids)), default=math.inf)
         record.allocate(holder_of(number), role, actor, start_s, max(done_s, min(until_s[number], taken_s)))
     if phases.learner_gpus and plan.prefill is not None and plan.prefill_actor is None:
         computed_s = record.start_s + plan.prefill.done_s
         record.span("learner", "prefill", record.start_s, computed_s, tokens=plan.prefill.computed_tokens)
-    holds = tuple(_for_actors(hold, everything.holds, held, until_s) for hold in everything.holds)
-    write_work(record, ExecutedWork(everything.runs, holds), cluster, end_s)
-    record.work = list(work.runs)
+    write_work(record, runs, [_for_actors(hold, holds, held, until_s) for hold in holds], cluster, end_s)
+    record.work = list(work[0])
     record.close(max([end_s, *(row["end_s"] for row in record.allocations)]))
 
 
-def _shares(hold: WorkHold, gpu_ids: Sequence[int]) -> bool:
-    return not set(hold.server.gpu_ids).isdisjoint(gpu_ids)
-
-
-def _for_actors(hold: WorkHold, holds: Sequence[WorkHold], held: Sequence[Allocation], until_s: dict[int, float]) -> WorkHold:
+def _for_actors(hold: Hold, holds: Sequence[Hold], held: Sequence[Allocation], until_s: dict[int, float]) -> Hold:
     """Return the hold, longer where an actor would have held the GPUs for longer and no other hold follows."""
-    actors_s = max((until_s[a.number] for a in held if _shares(hold, a.plan.gpu_ids)), default=-math.inf)
-    next_s = min((h.start_s for h in holds if h.start_s > hold.start_s and _shares(h, hold.server.gpu_ids)), default=math.inf)
+    actors_s = max((until_s[a.number] for a in held if hold.shares(a.plan.gpu_ids)), default=-math.inf)
+    next_s = min((h.start_s for h in holds if h.start_s > hold.start_s and h.shares(hold.server.gpu_ids)), default=math.inf)
     return hold._replace(end_s=max(hold.end_s, min(actors_s, next_s)))

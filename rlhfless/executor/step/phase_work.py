@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlhfless.executor.step.work_items import WorkGpus, WorkItem
+from rlhfless.executor.step.work_items import Gpus, WorkItem
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 from solver.step.work import Learner, StepWork
@@ -39,8 +39,8 @@ def phase_work_items(work: StepWork, learner: Learner, cluster: Cluster, actors:
             f"gpus_per_actor of the work is {work.gpus_per_actor}, but an actor of the cluster has "
             f"{cluster.gpus_per_actor} GPUs; give {cluster.gpus_per_actor}"
         )
-    slower, finish_s, load_s = work.charges.of_size(learner.servers(actors))
-    prepare, learn = _gpus(learner, load_s, cluster, actors)
+    slower, finish_s, startup_s = work.charges.of_size(learner.servers(actors))
+    prepare, learn = _gpus(learner, startup_s, cluster, actors)
     responses = range(len(work))
     every = tuple(responses)
     prepared = [
@@ -66,15 +66,17 @@ def _unlocking(work: StepWork, learner: Learner) -> list[tuple[int, ...]]:
     return [members[of] for of in sets.tolist()]
 
 
-def _gpus(learner: Learner, load_s: float, cluster: Cluster, actors: int) -> tuple[WorkGpus, WorkGpus]:
+def _gpus(learner: Learner, startup_s: float, cluster: Cluster, actors: int) -> tuple[Gpus, Gpus]:
     """Return the GPUs of preparation and of learning."""
-    size, freed = cluster.gpus_per_actor, WorkGpus("freed", load_s=load_s)
-    beside = WorkGpus.beside(cluster, "prepare", size, servers=max(1, actors), first=learner.own * size)
-    prepare = freed if learner.prepares_on == "freed" else beside
+    size = cluster.gpus_per_actor
+    if learner.prepares_on == "released":
+        prepare = Gpus(released=True, startup_s=startup_s)
+    else:
+        prepare = Gpus.beside(cluster, "prepare", size, servers=max(1, actors), first=learner.own * size)
     if not learner.own:
         return prepare, prepare
-    learn = WorkGpus.beside(
-        cluster, "learner", size, servers=learner.own, hold="step", uses_released=learner.grows, from_s=learner.from_s,
-        load_s=load_s,
+    learn = Gpus.beside(
+        cluster, "learner", size, servers=learner.own, released=learner.grows, from_s=learner.from_s, startup_s=startup_s,
+        held_all_step=True,
     )  # fmt: skip
     return (learn if learner.one_pool else prepare), learn

@@ -10,102 +10,76 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from rlhfless.executor.step.record import HeldGpus
 from rlhfless.executor.step.work_order import in_order
 from solver.model.cluster import Cluster, GpuPool, MixedCluster
-from solver.model.errors import PlanningError, as_given, is_number, is_whole
+from solver.model.errors import PlanningError, as_given, check_flags, is_number, is_whole
 from solver.model.plan import Plan
 
-KINDS = ("prepare", "learn", "transfer")
-HOLDS = ("work", "step")
-ROLES = ("prepare", "learner", "reference", "reward", "critic")
-_ROLE_OF_KIND = {"prepare": "prepare", "learn": "learner", "transfer": "prepare"}
+KINDS = ("prepare", "learn", "transfer", "decode")
+ROLES = ("prepare", "learner", "reference", "reward", "critic", "decode")
+_ROLE_OF_KIND = {"prepare": "prepare", "learn": "learner", "transfer": "prepare", "decode": "decode"}
 WorkFunction = Callable[..., Any]
-
-
-class WorkServer(NamedTuple):
-    """GPUs that run one work item at a time: their holder in the trace, their ids, and their node (None: by the ids).
-
-    ``actor`` is the actor of the plan that releases these GPUs; None for additional GPUs.
-    """
-
-    holder: str
-    gpu_ids: tuple[int, ...]
-    node: int | None = None
-    actor: int | None = None
+RELEASED = "released"
 
 
 @dataclass(frozen=True)
-class WorkGpus:
+class Gpus:
     """The GPUs that a work item may run on, as servers that run one item at a time. An item takes the first free server.
 
     Attributes:
         name: name of the servers in the trace.
-        servers: the servers. One on GPUs of actors is free when these have completed their last responses. None: the GPUs that
-            actors have released, one server per actor of the plan, free once the actor has completed or handed over its last
-            response; the holders are ``name-0``, ``name-1``, ... by the actor's index.
-        uses_released: released GPUs are added to ``servers``, so that a learner grows; the holders are ``name-freed-0``,
-            ``name-freed-1``, ...
-        role: role of the holders in the trace; None: that of the items' kind.
-        hold: GPUs are held from a server's first item to its last (``work``), or for the whole ``step``. Released GPUs are
-            always held for ``work``.
-        from_s: earliest allocation of ``servers``, in seconds from the start of the step.
-        load_s: seconds to load models on released GPUs before their first item, and on ``servers`` with a ``from_s``. Charged
-            on the virtual clock, as a span ``start``.
+        ids: GPUs of one server, which is called ``name``, or of several, ``name-0``, ``name-1``, ... A server on GPUs of actors
+            is free when these have completed their last responses. Without GPUs (``()``) it computes on the CPU.
+        released: the GPUs that actors release run items, too, so that a learner grows: one server per actor of the plan, free
+            once the actor has completed or handed over its last response. They are called ``name-released-0``, ... by the
+            actor's index; without ``ids`` ``name-0``, ...
+        from_s: earliest allocation of ``ids``, in seconds from the start of the step.
+        startup_s: seconds to load models on released GPUs before their first item, and on ``ids`` with a ``from_s``. Charged on
+            the virtual clock, as a span ``start``.
+        held_all_step: ``ids`` are held for the whole step; else, like released GPUs, from a server's first item to its last.
+        node: of ``ids``; None: by the ids. Without GPUs and a node a server is not in the trace.
         usd_per_gpu_hour: price; None: that of the cluster (of its first pool for additional GPUs).
-        in_this_process: with real actors, functions of ``servers`` run in this process, in a thread each, for example because
-            the learner is here. Such servers may have no GPUs: they are then in the trace only if they have a node. (On the
-            virtual clock all functions run here, after generation.)
 
     Raises:
-        PlanningError: there is no server, two share a GPU or a name, a name is an actor's, or ``hold`` or ``role`` is unknown.
+        PlanningError: there are no GPUs, two servers share one, the name is an actor's, or a number makes no sense.
     """
 
-    name: str = "freed"
-    servers: tuple[WorkServer, ...] | None = None
-    role: str | None = None
-    hold: str = "work"
-    usd_per_gpu_hour: float | None = None
-    in_this_process: bool = False
-    uses_released: bool = False
+    name: str = RELEASED
+    ids: tuple[int, ...] | tuple[tuple[int, ...], ...] | None = None
+    released: bool = False
     from_s: float = 0.0
-    load_s: float = 0.0
+    startup_s: float = 0.0
+    held_all_step: bool = False
+    node: int | None = None
+    usd_per_gpu_hour: float | None = None
 
     def __post_init__(self) -> None:
-        for what, seconds in (("from_s", self.from_s), ("load_s", self.load_s)):
-            if not is_number(seconds, 0):
+        check_flags(released=self.released, held_all_step=self.held_all_step)
+        for what in ("from_s", "startup_s"):
+            if not is_number(getattr(self, what), 0):
                 raise PlanningError(
-                    f"{what} of GPUs {self.name!r} is {as_given(seconds)}; a finite number of 0 or more is needed"
+                    f"{what} of GPUs {self.name!r} is {as_given(getattr(self, what))}; a finite number of 0 or more is needed"
                 )
-        if not isinstance(self.in_this_process, bool):
-            raise PlanningError(
-                f"in_this_process of GPUs {self.name!r} is {as_given(self.in_this_process)}; True or False is needed"
-            )
-        if self.hold not in HOLDS:
-            raise PlanningError(
-                f"hold {as_given(self.hold)} of GPUs {self.name!r} is unknown; choose one of {', '.join(HOLDS)}"
-            )
-        if self.role is not None and self.role not in ROLES:
-            raise PlanningError(
-                f"role {as_given(self.role)} of {self.name!r} is unknown; choose one of {', '.join(ROLES)}, or none"
-            )
-        if self.servers is None:
-            if self.name == "actor":
-                raise PlanningError("GPUs that actors gave back are called 'actor', as the actors are; give them another name")
+        if self.name == "actor" or self.name.startswith("actor-"):
+            raise PlanningError(f"GPUs of work have the name {self.name!r} of actors; give them another name")
+        if self.ids is None:
+            if not self.released:
+                raise PlanningError(
+                    f"GPUs {self.name!r} have no ids; give them, or released=True for the GPUs that actors release"
+                )
             return
-        if not self.servers:
-            raise PlanningError(f"GPUs {self.name!r} have no servers; at least one is needed")
-        servers = tuple(WorkServer(server[0], tuple(server[1]), *server[2:]) for server in self.servers)
-        object.__setattr__(self, "servers", servers)
-        ids = [gpu for server in servers for gpu in server.gpu_ids]
-        if (wrong := next((gpu for gpu in ids if not is_whole(gpu, 0)), None)) is not None:
+        if any(isinstance(server, Sequence) for server in self.ids):
+            ids: Any = tuple(tuple(server) if isinstance(server, Sequence) else (server,) for server in self.ids)
+        else:
+            ids = tuple(self.ids)
+        object.__setattr__(self, "ids", ids)
+        every = [gpu for server in self.own for gpu in server]
+        if (wrong := next((gpu for gpu in every if not is_whole(gpu, 0)), None)) is not None:
             raise PlanningError(f"GPUs {self.name!r} have the id {as_given(wrong)}; whole numbers of 0 or more are needed")
-        if len(set(ids)) < len(ids):
-            shared = next(gpu for gpu in ids if ids.count(gpu) > 1)
-            raise PlanningError(f"two servers of GPUs {self.name!r} share GPU {shared}; every server needs GPUs of its own")
-        if (holder := next((s.holder for s in servers if s.holder.startswith("actor-")), None)) is not None:
-            raise PlanningError(f"a server of GPUs {self.name!r} has the name {holder!r} of an actor; give it another one")
-        if len({server.holder for server in servers}) < len(servers):
-            raise PlanningError(f"two servers of GPUs {self.name!r} have the same holder; every server needs a name of its own")
+        if len(set(every)) < len(every):
+            shared = next(gpu for gpu in every if every.count(gpu) > 1)
+            raise PlanningError(f"GPUs {self.name!r} have GPU {shared} twice; give each server GPUs of its own")
 
     @classmethod
     def beside(
@@ -117,11 +91,11 @@ class WorkGpus:
         servers: int | None = None,
         first: int = 0,
         **more: Any,
-    ) -> WorkGpus:
-        """Return servers on GPUs in addition to the cluster's: one called ``name``, or ``servers`` many called ``name-0``, ...
+    ) -> Gpus:
+        """Return GPUs in addition to the cluster's: one server called ``name``, or ``servers`` many called ``name-0``, ...
 
         Args:
-            gpus: GPUs of each server. first: number of additional GPUs that others use already. more: see ``WorkGpus``.
+            gpus: GPUs of each server. first: number of additional GPUs that others use already. more: see ``Gpus``.
 
         Raises:
             PlanningError: a number is negative or no whole number.
@@ -131,46 +105,101 @@ class WorkGpus:
                 raise PlanningError(
                     f"{what} of {name!r} beside the cluster is {as_given(number)}; a whole number of {least} or more is needed"
                 )
-        begin = cluster.gpus + first
-        every = range(1 if servers is None else servers)
-        ids = [tuple(range(begin + k * gpus, begin + (k + 1) * gpus)) for k in every]
-        return cls(name, tuple(WorkServer(name if servers is None else f"{name}-{k}", ids[k]) for k in every), **more)
+        begins = [cluster.gpus + first + k * gpus for k in range(1 if servers is None else servers)]
+        ids = tuple(tuple(range(begin, begin + gpus)) for begin in begins)
+        return cls(name, ids[0] if servers is None else ids, **more)
 
-    def of(self, plan: Plan) -> tuple[WorkServer, ...]:
-        """Return the servers for a step of this plan, released GPUs first."""
-        own = self.servers or ()
-        if self.servers is not None and not self.uses_released:
-            return own
-        prefix = self.name if self.servers is None else f"{self.name}-freed"
-        actors = enumerate(plan.actors)
-        return (*(WorkServer(f"{prefix}-{i}", tuple(a.gpu_ids), a.node, actor=i) for i, a in actors), *own)
+    @property
+    def own(self) -> tuple[tuple[int, ...], ...]:
+        """Return ``ids`` of each server."""
+        ids: Any = self.ids
+        return () if ids is None else (ids,) if self._is_one_server else ids
 
-    def here(self, server: WorkServer) -> bool:
-        """Return whether the server's functions run in this program on the wall clock."""
-        return self.in_this_process and server.actor is None
+    @property
+    def _is_one_server(self) -> bool:
+        return self.ids is not None and not any(isinstance(server, tuple) for server in self.ids)
 
-    def for_step(self, server: WorkServer) -> bool:
-        """Return whether the server is held for the whole step."""
-        return self.hold == "step" and server.actor is None
+    def servers(self, plan: Plan) -> list[WorkServer]:
+        """Return the servers for a step of this plan, those on released GPUs first."""
+        found = []
+        if self.released:
+            prefix = self.name if self.ids is None else f"{self.name}-{RELEASED}"
+            found = [WorkServer(self, f"{prefix}-{i}", tuple(a.gpu_ids), a.node, i) for i, a in enumerate(plan.actors)]
+        names = [self.name] if self._is_one_server else [f"{self.name}-{k}" for k in range(len(self.own))]
+        return [*found, *(WorkServer(self, name, ids, self.node) for name, ids in zip(names, self.own, strict=True))]
+
+
+class WorkServer(NamedTuple):
+    """A server of ``gpus``: its holder in the trace, its GPUs, and their node (None: by the ids).
+
+    ``actor`` is the actor of the plan that releases these GPUs; None for the ``ids`` of ``gpus``.
+    """
+
+    gpus: Gpus
+    holder: str
+    gpu_ids: tuple[int, ...]
+    node: int | None
+    actor: int | None = None
+
+    @property
+    def held_all_step(self) -> bool:
+        """Return whether it is held for the whole step."""
+        return self.gpus.held_all_step and self.actor is None
+
+    @property
+    def from_s(self) -> float:
+        """Return its earliest allocation, in seconds from the start of the step."""
+        return self.gpus.from_s if self.actor is None else 0.0
+
+    @property
+    def startup_s(self) -> float:
+        """Return the seconds that it loads models; GPUs that are allocated before the step have them."""
+        return self.gpus.startup_s if self.actor is not None or self.from_s > 0 else 0.0
+
+    @property
+    def is_somewhere(self) -> bool:
+        """Return whether it is in the trace."""
+        return bool(self.gpu_ids) or self.node is not None
+
+    def allocated(self, cluster: Cluster | MixedCluster) -> list[HeldGpus]:
+        """Return its GPUs as they are billed, those of each node of the cluster; GPUs beside it are taken to be on one node.
+
+        A server on the CPU of a node has none, which cost nothing.
+        """
+        usd, of_node = self.gpus.usd_per_gpu_hour, dict[int, list[int]]()
+        for gpu in self.gpu_ids:
+            like = gpu if gpu < cluster.gpus else self.gpu_ids[0]
+            of_node.setdefault(bought_as(like, cluster)[0] if self.node is None else self.node, []).append(gpu)
+        found = []
+        for node, ids in (of_node or {self.node or 0: []}).items():
+            pool = bought_as(min(ids, default=0), cluster)[1]
+            usd_per_gpu_s = pool.usd_per_gpu_s if usd is None else usd / 3600.0
+            found.append(HeldGpus(pool.kind, node, tuple(ids), pool.market, usd_per_gpu_s))
+        return found
 
 
 @dataclass(frozen=True)
 class WorkItem:
-    """Work inside a step other than decoding, such as scoring or learning. It never runs on GPUs of an actor that still
-    decodes.
+    """Work inside a step beside the decoding of its actors, such as scoring or learning. It never runs on GPUs of an actor that
+    still decodes.
 
     Attributes:
-        kind: ``prepare``, ``learn`` or ``transfer``, the phase of its span in the trace.
+        kind: ``prepare``, ``learn``, ``transfer``, or ``decode`` for generation whose seconds are given; the phase of its span
+            in the trace.
         seconds: its duration on the virtual clock; None: measured by running ``run`` alone. With real actors, its process
             counts as lost after ``Faults.silence_factor`` times this duration; None: if it sends no heartbeats.
         run: a function to run, with two tuples: the completions of ``responses`` and the results of ``items``, in their order.
             With real actors it runs in another process, which must be able to import it.
         gpus: the GPUs that it may run on.
+        in_process: with real actors, its function runs in this process, in a thread, for example because the learner is here.
+            Then all items of its GPUs do, and these may be none. (On the virtual clock all functions run here, after
+            generation.)
         responses: indices of responses that must be complete before it starts.
         items: indices of work items that must have ended before it starts.
         after_s: earliest start, in seconds from the start of the step.
         priority: order among items that are ready; the smaller one starts first.
         call: which model call of its kind it is; None: the only one.
+        role: role of its holder in the trace; None: that of its kind.
         detail: further values for its span.
 
     Raises:
@@ -179,13 +208,13 @@ class WorkItem:
     Example:
         >>> import rlhfless as rl, solver
         >>> from rlhfless.engine import Request, SimulatedEngine
-        >>> from rlhfless.executor import WorkGpus
+        >>> from rlhfless.executor import Gpus
         >>> latency, cluster = rl.load_profile("cpu-tiny-qwen2"), solver.Cluster(1, 2, 1, "cpu")
         >>> workload = solver.Workload([6, 6, 6], [0, 1, 2], [40, 50, 90], max_response_tokens=100)
         >>> plan = solver.random_split(solver.PlanningProblem(workload, cluster, latency), actors=2)
         >>> requests = [Request(i, 6, 100, target_tokens=tokens) for i, tokens in enumerate([40, 50, 90])]
-        >>> prepare = [rl.WorkItem("prepare", 0.02, gpus=WorkGpus("freed"), responses=(i,)) for i in range(3)]
-        >>> learner = WorkGpus.beside(cluster, "learner")
+        >>> prepare = [rl.WorkItem("prepare", 0.02, gpus=Gpus(released=True), responses=(i,)) for i in range(3)]
+        >>> learner = Gpus.beside(cluster, "learner")
         >>> learn = rl.WorkItem("learn", 0.5, gpus=learner, items=(0, 1, 2))
         >>> with rl.Executor(SimulatedEngine, cluster, latency=latency) as executor:
         ...     record = executor.run(plan, requests, work=[*prepare, learn])
@@ -196,12 +225,14 @@ class WorkItem:
     kind: str
     seconds: float | None = None
     run: WorkFunction | None = field(default=None, repr=False)
-    gpus: WorkGpus = WorkGpus()
+    gpus: Gpus = Gpus(released=True)
     responses: tuple[int, ...] = ()
     items: tuple[int, ...] = ()
     after_s: float = 0.0
     priority: float = 0.0
     call: str | None = None
+    role: str | None = None
+    in_process: bool = False
     detail: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -217,8 +248,13 @@ class WorkItem:
             raise PlanningError(f"after_s of a work item is {as_given(self.after_s)}; a finite number of 0 or more is needed")
         if not is_number(self.priority):
             raise PlanningError(f"priority of a work item is {as_given(self.priority)}; a finite number is needed")
-        if not isinstance(self.gpus, WorkGpus):
-            raise PlanningError(f"gpus of a work item are {as_given(self.gpus)}; WorkGpus are needed")
+        if not isinstance(self.gpus, Gpus):
+            raise PlanningError(f"gpus of a work item are {as_given(self.gpus)}; Gpus are needed")
+        if self.role is not None and self.role not in ROLES:
+            raise PlanningError(
+                f"role {as_given(self.role)} of a work item is unknown; choose one of {', '.join(ROLES)}, or none"
+            )
+        check_flags(in_process=self.in_process)
         for name in ("responses", "items"):
             indices = getattr(self, name)
             if isinstance(indices, str) or not isinstance(indices, Iterable):
@@ -228,9 +264,9 @@ class WorkItem:
             raise PlanningError(f"run of a work item is {as_given(self.run)}; a function of completions and results is needed")
 
     @property
-    def role(self) -> str:
-        """Role of its holder in the trace."""
-        return self.gpus.role or _ROLE_OF_KIND[self.kind]
+    def holder_role(self) -> str:
+        """Return the role of its holder in the trace."""
+        return self.role or _ROLE_OF_KIND[self.kind]
 
 
 class ItemRun(NamedTuple):
@@ -269,20 +305,25 @@ def check_work(work: Sequence[WorkItem], plan: Plan, responses: int, learner: Se
                 if not is_whole(index, 0) or index >= count:
                     raise PlanningError(f"work item {i} waits for {name} {as_given(index)}; {name}s are 0 to {count - 1}")
     in_order([item.items for item in work])
-    every = list(dict.fromkeys(item.gpus for item in (*work, *learner)))
-    owner: dict[str, WorkGpus] = {}
-    held: dict[int, str] = {gpu: server.holder for gpus in every for server in gpus.of(plan) if gpus.for_step(server)
-                            for gpu in server.gpu_ids}  # fmt: skip
-    for gpus in every:
-        for server in gpus.of(plan):
-            if owner.setdefault(server.holder, gpus) is not gpus:
-                raise PlanningError(f"two of the work's GPUs have the holder {server.holder!r}; give each a name of its own")
-            if (gpu := next((g for g in server.gpu_ids if held.get(g, server.holder) != server.holder), None)) is not None:
-                raise PlanningError(
-                    f"server {server.holder!r} of the work has GPU {gpu}, which {held[gpu]!r} holds for the whole step; give "
-                    "it another GPU"
-                )
-            _check_whole_actors(server, plan)
+    in_process: dict[Gpus, bool] = {}
+    for i, item in enumerate(work):
+        if in_process.setdefault(item.gpus, item.in_process) != item.in_process:
+            raise PlanningError(
+                f"work item {i} has in_process={item.in_process}, but others on GPUs {item.gpus.name!r} have not; give all of "
+                "them the same, or GPUs of their own"
+            )
+    servers = [server for gpus in dict.fromkeys(item.gpus for item in (*work, *learner)) for server in gpus.servers(plan)]
+    owner: dict[str, Gpus] = {}
+    held = {gpu: server.holder for server in servers if server.held_all_step for gpu in server.gpu_ids}
+    for server in servers:
+        if owner.setdefault(server.holder, server.gpus) is not server.gpus:
+            raise PlanningError(f"two of the work's GPUs have the holder {server.holder!r}; give each a name of its own")
+        if (gpu := next((g for g in server.gpu_ids if held.get(g, server.holder) != server.holder), None)) is not None:
+            raise PlanningError(
+                f"server {server.holder!r} of the work has GPU {gpu}, which {held[gpu]!r} holds for the whole step; give "
+                "it another GPU"
+            )
+        _check_whole_actors(server, plan)
 
 
 def _check_whole_actors(server: WorkServer, plan: Plan) -> None:

@@ -1,153 +1,134 @@
-"""Places work items on their servers with the solver's list scheduler, and writes them into a record: allocations and spans.
+"""Places work items on their servers with the solver's list scheduler, and writes work into a record: allocations and spans.
 
-Inputs: items with their seconds, when responses are complete and GPUs free. Output: ``ExecutedWork``, and rows of the record.
+``place_work`` says where and when items run. ``write_work`` writes what has run on either clock; nothing else writes rows of
+preparation and learning. ``add_work`` does both for a step whose generation is over.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlhfless.executor.step.record import HeldGpus, StepRecord
-from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, WorkServer, bought_as, bytes_of
+from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.work_items import Gpus, ItemRun, WorkItem, WorkServer, bytes_of
 from rlhfless.executor.step.work_order import groups_of
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
 from solver.model.objective import NonGenerationPhases
-from solver.model.plan import Plan
 from solver.timing.work_schedule import NO_GATE, WorkItems, schedule_work
 
 OVERLAP_S = 1e-9
 
+Held = Iterable[tuple[Sequence[int], float]]
+"""GPUs of actors, and from when on these do not need them."""
 
-class WorkHold(NamedTuple):
+
+class Hold(NamedTuple):
     """GPUs that a server of work holds with one role from ``start_s`` to ``end_s``; infinite: to the end of the step.
 
-    Its first ``load_s`` seconds load models.
+    Its process starts, or its models are loaded, in the first ``startup_s`` seconds.
     """
 
     server: WorkServer
-    gpus: WorkGpus
     role: str
     start_s: float
     end_s: float
-    load_s: float = 0.0
+    startup_s: float = 0.0
+
+    def shares(self, gpu_ids: Iterable[int]) -> bool:
+        """Return whether it holds one of these GPUs."""
+        return not set(self.server.gpu_ids).isdisjoint(gpu_ids)
 
 
-@dataclass(frozen=True)
-class ExecutedWork:
-    """Items that have run, in the order in which they were given, and the GPUs that were held for them."""
-
-    runs: tuple[ItemRun, ...] = ()
-    holds: tuple[WorkHold, ...] = ()
-
-    @property
-    def finished_s(self) -> float:
-        """Return when the last item ended; minus infinity without items."""
-        return max((run.end_s for run in self.runs), default=-math.inf)
-
-    def __add__(self, other: ExecutedWork) -> ExecutedWork:
-        return ExecutedWork((*self.runs, *other.runs), (*self.holds, *other.holds))
-
-
-NO_WORK = ExecutedWork()
+ExecutedWork = tuple[Sequence[ItemRun], Sequence[Hold]]
+"""Items that have run, in the order in which they were given, and the GPUs that were held for them."""
+NO_WORK: ExecutedWork = ((), ())
 
 
 def place_work(
     work: Sequence[WorkItem],
-    plan: Plan,
-    start_s: float,
+    record: StepRecord,
+    held: Held = (),
     *,
     seconds: Sequence[float] | None = None,
     results: Sequence[Any] | None = None,
-    complete_s: Callable[[int], float] = lambda response: -math.inf,
-    free_s: Callable[[tuple[int, ...]], float] = lambda gpu_ids: -math.inf,
 ) -> ExecutedWork:
-    """Return when and where each item runs: one call of ``schedule_work``.
+    """Return when and where each item of a generated step runs: one call of ``schedule_work``.
 
     Args:
-        start_s: of the step. seconds: of the items; None: their own. results: of their functions.
-        complete_s: when a response is complete. free_s: when no actor needs any of these GPUs any more.
+        seconds: of the items; None: their own. results: of their functions.
 
     Raises:
         PlanningError: two servers would have one GPU at the same time.
     """
-    every = list(dict.fromkeys(item.gpus for item in work))
-    number_of = {gpus: number for number, gpus in enumerate(every)}
-    servers = [(place, server) for place, gpus in enumerate(every) for server in gpus.of(plan)]
+    if not work:
+        return NO_WORK
+    completions = record.completions if any(item.responses for item in work) else {}
+    number_of: dict[Gpus, int] = {}
+    for item in work:
+        number_of.setdefault(item.gpus, len(number_of))
+    servers = [server for gpus in number_of for server in gpus.servers(record.plan)]
     gates, gate_of = groups_of([item.items for item in work])  # one for all items that wait for the same
     counts = [(before, gate) for gate, waited in enumerate(gates) for before in waited]
     items = WorkItems(
         [float(item.seconds or 0.0) for item in work] if seconds is None else seconds,
-        [max([start_s + item.after_s, *map(complete_s, item.responses)]) for item in work],
+        [max([record.start_s + item.after_s, *(completions[r].time_s for r in item.responses)]) for item in work],
         waits_for=[gate if item.items else NO_GATE for gate, item in zip(gate_of, work, strict=True)],
         counts_for=np.array(counts, dtype=np.int64).reshape(-1, 2),
         place=[number_of[item.gpus] for item in work],
         priority=[float(item.priority) for item in work],
     )
-    free = [_free_from(server, every[place], free_s(server.gpu_ids), start_s) for place, server in servers]
-    schedule = schedule_work(items, free, [place for place, _ in servers])
+    needed_until_s: dict[int, float] = {}
+    for gpu_ids, until_s in held:
+        for gpu in gpu_ids:
+            needed_until_s[gpu] = max(needed_until_s.get(gpu, -math.inf), until_s)
+    free_s = []  # when a server may start its first item
+    for server in servers:
+        at_s = max((needed_until_s.get(gpu, -math.inf) for gpu in server.gpu_ids), default=-math.inf)
+        free_s.append((max(at_s, record.start_s + server.from_s) if server.from_s else at_s) + server.startup_s)
+    schedule = schedule_work(items, free_s, [number_of[server.gpus] for server in servers])
     runs = tuple(
-        ItemRun(item, servers[server][1].holder, start, end, None if results is None else results[i])
+        ItemRun(item, servers[server].holder, start, end, None if results is None else results[i])
         for i, (item, server, start, end) in enumerate(
             zip(work, schedule.server.tolist(), schedule.start_s.tolist(), schedule.end_s.tolist(), strict=True)
         )
     )
-    in_turn: dict[int, list[ItemRun]] = {}
+    in_turn: list[list[ItemRun]] = [[] for _ in servers]
     for i in schedule.order.tolist():
-        in_turn.setdefault(int(schedule.server[i]), []).append(runs[i])
-    holds: list[WorkHold] = []
-    for number, (place, server) in enumerate(servers):
-        of_server = in_turn.get(number, [])
-        if every[place].for_step(server):
-            role = of_server[0].item.role if of_server else next(item for item in work if item.gpus == every[place]).role
-            load_s = _load_s(server, every[place])
-            holds.append(WorkHold(server, every[place], role, max(start_s, free[number] - load_s), math.inf, load_s))
+        in_turn[int(schedule.server[i])].append(runs[i])
+    holds: list[Hold] = []
+    for server, of_server, at_s in zip(servers, in_turn, free_s, strict=True):
+        if server.held_all_step:
+            role = (of_server[0].item if of_server else next(item for item in work if item.gpus == server.gpus)).holder_role
+            holds.append(Hold(server, role, max(record.start_s, at_s - server.startup_s), math.inf, server.startup_s))
         else:
-            holds += _holds(server, every[place], of_server)
+            holds += _holds(server, of_server)
     _check_holders(holds)
-    return ExecutedWork(runs, tuple(holds))
+    return runs, holds
 
 
-def _free_from(server: WorkServer, gpus: WorkGpus, free_s: float, start_s: float) -> float:
-    """Return when a server may start its first item, if no actor needs its GPUs from ``free_s`` on."""
-    return max(free_s, start_s + gpus.from_s if _is_late(server, gpus) else free_s) + _load_s(server, gpus)
-
-
-def _is_late(server: WorkServer, gpus: WorkGpus) -> bool:
-    """Return whether the server's own GPUs are allocated after the start of the step."""
-    return server.actor is None and gpus.from_s > 0
-
-
-def _load_s(server: WorkServer, gpus: WorkGpus) -> float:
-    """Return the seconds that it loads models, which GPUs that are allocated before the step have."""
-    return gpus.load_s if server.actor is not None or _is_late(server, gpus) else 0.0
-
-
-def _holds(server: WorkServer, gpus: WorkGpus, runs: Sequence[ItemRun]) -> list[WorkHold]:
+def _holds(server: WorkServer, runs: Sequence[ItemRun]) -> list[Hold]:
     """Return what a server holds from its first item to its last, one row for each role that it has in turn.
 
     It loads its models right before its first item.
     """
-    holds: list[WorkHold] = []
-    load_s = _load_s(server, gpus)
+    holds: list[Hold] = []
     for run in (run for run in runs if run.end_s > run.start_s):
-        if holds and holds[-1].role == run.item.role:
+        if not holds:
+            holds.append(Hold(server, run.item.holder_role, run.start_s - server.startup_s, run.end_s, server.startup_s))
+        elif holds[-1].role == run.item.holder_role:
             holds[-1] = holds[-1]._replace(end_s=run.end_s)
-            continue
-        if holds:
+        else:
             holds[-1] = holds[-1]._replace(end_s=run.start_s)
-        loads_s = 0.0 if holds else load_s
-        holds.append(WorkHold(server, gpus, run.item.role, run.start_s - loads_s, run.end_s, loads_s))
+            holds.append(Hold(server, run.item.holder_role, run.start_s, run.end_s))
     return holds
 
 
-def _check_holders(holds: Sequence[WorkHold]) -> None:
-    latest: dict[int, WorkHold] = {}
+def _check_holders(holds: Sequence[Hold]) -> None:
+    latest: dict[int, Hold] = {}
     for hold in sorted(holds, key=lambda hold: (hold.start_s, hold.end_s)):
         for gpu in hold.server.gpu_ids:
             before = latest.get(gpu)
@@ -169,11 +150,10 @@ def phase_items(phases: NonGenerationPhases, cluster: Cluster | MixedCluster, ge
     if not phases.learner_gpus and not phases.seconds:
         return []
     ids = tuple(range(cluster.gpus, cluster.gpus + phases.learner_gpus))
-    beside = sum(pool.nodes for pool in cluster.pools)
-    server = WorkServer("learner", ids, beside if ids else None)  # phases without GPUs of their own are in no table
-    learner = WorkGpus("learner", (server,), "learner", "step", phases.usd_per_gpu_hour)
+    beside = sum(pool.nodes for pool in cluster.pools) if ids else None  # phases without GPUs of their own are in no table
+    learner = Gpus("learner", ids, held_all_step=True, node=beside, usd_per_gpu_hour=phases.usd_per_gpu_hour)
     return [
-        WorkItem("prepare", phases.prepare_s, gpus=learner, after_s=generated_s),
+        WorkItem("prepare", phases.prepare_s, gpus=learner, after_s=generated_s, role="learner"),
         WorkItem("learn", phases.learn_s, gpus=learner, after_s=generated_s, items=(0,)),
     ]
 
@@ -184,63 +164,53 @@ def add_work(record: StepRecord, work: Sequence[WorkItem], cluster: Cluster | Mi
     Raises:
         PlanningError: two servers would have one GPU at the same time.
     """
-    held = [(set(row["gpu_ids"]), float(row["end_s"])) for row in record.allocations]
-    completions = record.completions if any(item.responses for item in work) else {}
-    executed = place_work(
-        work, record.plan, record.start_s, complete_s=lambda response: completions[response].time_s,
-        free_s=lambda gpu_ids: max((end_s for ids, end_s in held if not ids.isdisjoint(gpu_ids)), default=-math.inf),
-    )  # fmt: skip
-    end_s = max(record.end_s, executed.finished_s)
-    write_work(record, executed, cluster, end_s)
-    record.work += executed.runs
+    runs, holds = place_work(work, record, [(row["gpu_ids"], float(row["end_s"])) for row in record.allocations])
+    end_s = max([record.end_s, *(run.end_s for run in runs)])
+    write_work(record, runs, holds, cluster, end_s)
+    record.work += runs
     record.close(end_s)
 
 
-def write_work(record: StepRecord, work: ExecutedWork, cluster: Cluster | MixedCluster, end_s: float) -> None:
-    """Write allocations and spans of executed items, and an event ``freed`` for each actor whose GPUs they took over.
-
-    A holder on the CPU of a node has rows without GPUs, which cost nothing. Without GPUs and a node nothing is written.
+def write_work(
+    record: StepRecord, runs: Sequence[ItemRun], holds: Sequence[Hold], cluster: Cluster | MixedCluster, end_s: float
+) -> None:
+    """Write allocations and spans of executed items, and an event ``released`` for each actor whose GPUs they took over.
 
     Args:
         end_s: of the step.
     """
-    _write_freed(record, work.holds)
-    write_holds(record, work.holds, cluster, end_s)
-    for holder in dict.fromkeys(hold.server.holder for hold in work.holds if _is_somewhere(hold.server)):
-        _write_spans(record, sorted((run for run in work.runs if run.holder == holder), key=lambda run: run.start_s))
+    _write_released(record, holds)
+    write_holds(record, holds, cluster, end_s)
+    by_holder: dict[str, list[ItemRun]] = {hold.server.holder: [] for hold in holds if hold.server.is_somewhere}
+    for run in sorted(runs, key=lambda run: run.start_s):
+        if run.holder in by_holder:
+            by_holder[run.holder].append(run)
+    for of_holder in by_holder.values():
+        _write_spans(record, of_holder)
 
 
-def write_holds(record: StepRecord, holds: Iterable[WorkHold], cluster: Cluster | MixedCluster, end_s: float) -> None:
-    """Write the allocations of work, and the spans of loading models; arguments as for ``write_work``."""
+def write_holds(record: StepRecord, holds: Iterable[Hold], cluster: Cluster | MixedCluster, end_s: float) -> None:
+    """Write the allocations of work, and the spans of starting up; ``end_s``: of the step, or until when it is written."""
     for hold in holds:
-        if not _is_somewhere(hold.server):
+        server, until_s = hold.server, end_s if hold.end_s == math.inf else hold.end_s
+        if not server.is_somewhere:
             continue
-        record.span(hold.server.holder, "start", hold.start_s, hold.start_s + hold.load_s, call="load")
-        node, pool = bought_as(min(hold.server.gpu_ids, default=0), cluster)
-        usd = hold.gpus.usd_per_gpu_hour
-        hold_end_s = end_s if hold.end_s == math.inf else hold.end_s
-        if hold_end_s > hold.start_s:
-            server, usd_per_gpu_s = hold.server, pool.usd_per_gpu_s if usd is None else usd / 3600.0
-            gpus = HeldGpus(pool.kind, node if server.node is None else server.node, server.gpu_ids, pool.market, usd_per_gpu_s)
-            record.allocate(server.holder, hold.role, gpus, hold.start_s, hold_end_s)
+        record.span(server.holder, "start", hold.start_s, hold.start_s + hold.startup_s, call="load")
+        for gpus in server.allocated(cluster) if until_s > hold.start_s else ():
+            record.allocate(server.holder, hold.role, gpus, hold.start_s, until_s)
 
 
-def _is_somewhere(server: WorkServer) -> bool:
-    return bool(server.gpu_ids) or server.node is not None
-
-
-def _write_freed(record: StepRecord, holds: Iterable[WorkHold]) -> None:
-    """Write when actors gave back the GPUs that work runs on; the actors' allocations are written already."""
-    first: dict[WorkServer, WorkHold] = {}
+def _write_released(record: StepRecord, holds: Iterable[Hold]) -> None:
+    """Write when actors released the GPUs that work runs on; the actors' allocations are written already."""
+    first: dict[str, Hold] = {}
     for hold in sorted(holds, key=lambda hold: hold.start_s):
         if hold.server.actor is not None:
-            first.setdefault(hold.server, hold)
-    for server, hold in first.items():
-        gpu_ids, latest_s = set(server.gpu_ids), hold.start_s + OVERLAP_S
-        before = [a for a in record.allocations if a["end_s"] <= latest_s and not gpu_ids.isdisjoint(a["gpu_ids"])]
+            first.setdefault(hold.server.holder, hold)
+    for holder, hold in first.items():
+        before = [a for a in record.allocations if a["end_s"] <= hold.start_s + OVERLAP_S and hold.shares(a["gpu_ids"])]
         if before:
             last = max(before, key=lambda allocation: float(allocation["end_s"]))
-            record.event(last["end_s"], "freed", last["holder"], to=server.holder, role=hold.role)
+            record.event(last["end_s"], "released", last["holder"], to=holder, role=hold.role)
 
 
 def _write_spans(record: StepRecord, runs: Iterable[ItemRun]) -> None:

@@ -19,7 +19,6 @@ from rlhfless.executor.step.work_items import WorkItem, named
 from rlhfless.executor.step.work_order import in_order
 from rlhfless.executor.step.work_rows import NO_WORK, ExecutedWork, place_work
 from rlhfless.executor.virtual.actors import VirtualActor
-from solver.model.plan import Plan
 
 
 class VirtualWork:
@@ -44,25 +43,16 @@ class VirtualWork:
         if self.work:
             for i in self._in_turn():
                 self._run(i)
-            self._executed = self.placed(self.step.record, self.step.plan, self.step.held)
+            self._executed = self.placed(self.step.record, self.step.held)
 
     def executed(self) -> ExecutedWork:
         """See ``StepWork``: nothing before all functions have run."""
         return self._executed
 
-    def placed(self, record: StepRecord, plan: Plan, held: Sequence[Allocation]) -> ExecutedWork:
+    def placed(self, record: StepRecord, held: Sequence[Allocation]) -> ExecutedWork:
         """Return the items at their times in a step with these completions and allocations."""
-        if not self.work:
-            return NO_WORK
-        completions = record.completions
-
-        def free_s(gpu_ids: tuple[int, ...]) -> float:
-            return max((a.done_s for a in held if not set(gpu_ids).isdisjoint(a.plan.gpu_ids)), default=-math.inf)
-
-        return place_work(
-            self.work, plan, record.start_s, seconds=self.seconds, results=self.results,
-            complete_s=lambda response: completions[response].time_s, free_s=free_s,
-        )  # fmt: skip
+        released = [(actor.plan.gpu_ids, actor.done_s) for actor in held]
+        return place_work(self.work, record, released, seconds=self.seconds, results=self.results)
 
     def _in_turn(self) -> list[int]:
         """Return the items in the order in which their inputs are complete."""

@@ -119,10 +119,10 @@ class ClusterConfig(Section):
     prewarm: Literal["none", "shortest", "forecast"] = "none"
     """Start actors before the next step: never (none), when the plan expects the step (forecast), or after the shortest step so
     far (shortest). See ``Lifecycle``."""
-    preparation: Literal["after", "overlap", "freed"] = "after"
+    preparation: Literal["after", "overlap", "released"] = "after"
     """When rewards and reference passes run: after generation, or during it on further GPUs (overlap), or on the GPUs of actors
-    that have completed their responses or handed them over (freed). The last two need the virtual clock. Results are the same.
-    """
+    that have completed their responses or handed them over (released). The last two need the virtual clock. Results are the
+    same."""
     preparation_actors: Count = 1
     """Servers that prepare responses in parallel, each on as many GPUs as an actor; on the virtual clock."""
     reward_s_per_response: NotNegative = 2e-5
@@ -241,14 +241,14 @@ class ClusterConfig(Section):
         return self
 
     def _check_preparation(self) -> None:
-        if self.preparation == "freed" and self.preparation_actors != 1:
+        if self.preparation == "released" and self.preparation_actors != 1:
             raise TrainError(
-                f"cluster.preparation_actors is {self.preparation_actors}, but preparation 'freed' uses the GPUs of every "
+                f"cluster.preparation_actors is {self.preparation_actors}, but preparation 'released' uses the GPUs of every "
                 "actor that has released them; leave it out"
             )
-        if self.preparation == "freed" and self.engine == "vllm":
+        if self.preparation == "released" and self.engine == "vllm":
             raise TrainError(
-                "cluster.preparation is 'freed', but actors of engine 'vllm' keep their GPU memory when they are done; "
+                "cluster.preparation is 'released', but actors of engine 'vllm' keep their GPU memory when they are done; "
                 "choose cluster.preparation 'after', or cluster.engine 'torch'"
             )
         if not self.emulates:

@@ -14,7 +14,7 @@ from scripted_steps import events
 import solver
 from rlhfless.engine import SimulatedEngineFactory
 from rlhfless.engine.protocol import Request
-from rlhfless.executor import Executor, Faults, ProcessPool, StepFailed, StepRecord, WorkGpus, WorkItem
+from rlhfless.executor import Executor, Faults, Gpus, ProcessPool, StepFailed, StepRecord, WorkItem
 from rlhfless.latency import load_profile
 
 FAULTS = Faults(silence_floor_s=5.0)
@@ -28,7 +28,7 @@ def run(function: Any) -> StepRecord:
     workload = solver.Workload([6] * 4, range(4), LENGTHS, max_response_tokens=320)
     plan = solver.random_split(solver.PlanningProblem(workload, CLUSTER, latency), actors=2)
     requests = [Request(i, 6, 320, target_tokens=tokens) for i, tokens in enumerate(LENGTHS)]
-    item = WorkItem("learn", gpus=WorkGpus.beside(CLUSTER, "learner"), responses=(0,), run=function)
+    item = WorkItem("learn", gpus=Gpus.beside(CLUSTER, "learner"), responses=(0,), run=function)
     pool = ProcessPool(["cpu"] * 3, faults=FAULTS)
     with Executor(SimulatedEngineFactory(time_scale=0.1), CLUSTER, latency=latency, actor_pool=pool) as executor:
         return executor.run(plan, requests, work=[item])

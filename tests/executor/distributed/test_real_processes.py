@@ -44,13 +44,12 @@ from torch_wall_samples import (
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import (
+    Gpus,
     Lifecycle,
     ProcessPool,
     ShortestStep,
     StepRecord,
-    WorkGpus,
     WorkItem,
-    WorkServer,
     run_step,
 )
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport
@@ -231,7 +230,7 @@ def test_work_items_run_in_processes_that_have_decoded_and_beside_them(
     pool: ProcessPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes], tmp_path: Path
 ) -> None:
     """An item whose process is killed is run once more, in another process."""
-    learner = WorkGpus("learner", (WorkServer("learner", (2,)),))
+    learner = Gpus("learner", (2,))
     prepare = [WorkItem("prepare", run=real_work.count, responses=(r,)) for r in range(24)]
     learn = WorkItem("learn", run=partial(real_work.die_first, str(tmp_path / "mark")), gpus=learner, items=tuple(range(24)))
     record = pool.run_step(plan_of(GROUPS), forced(), factory, LATENCY, CLUSTER, work=[*prepare, learn])
@@ -244,7 +243,7 @@ def test_work_items_run_in_processes_that_have_decoded_and_beside_them(
     assert "was killed by SIGKILL" in lost["why"]
     decoding = {process.pid for process in pool.idle.values()}
     assert {ran.result[0] for ran in record.work} <= decoding, "all processes are kept, the learner's too"
-    assert {ran.holder for ran in record.work[:-1]} <= {"freed-0", "freed-1"}
+    assert {ran.holder for ran in record.work[:-1]} <= {"released-0", "released-1"}
     for ran in record.work[:-1]:
         assert record.completions[ran.item.responses[0]].time_s <= ran.start_s <= ran.end_s <= record.work[-1].start_s
 

@@ -22,7 +22,7 @@ from error_messages import refused
 from executor_samples import Restless, plan_of
 from torch_wall_samples import LATENCY, actor_plan, assert_noticed_in_time, factory_of, requests, token_bytes, until
 
-from rlhfless.executor import Faults, Lifecycle, RayPool, StepFailed, WorkGpus, WorkItem, run_step
+from rlhfless.executor import Faults, Gpus, Lifecycle, RayPool, StepFailed, WorkItem, run_step
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, PlanningError
 
@@ -129,18 +129,18 @@ def test_a_step_on_two_nodes(pool: RayPool) -> None:
 
 
 @pytest.mark.full
-def test_work_items_run_in_ray_actors_on_freed_gpus_and_beside_the_cluster(pool: RayPool, tmp_path: Path) -> None:
+def test_work_items_run_in_ray_actors_on_released_gpus_and_beside_the_cluster(pool: RayPool, tmp_path: Path) -> None:
     """Each runs once with what it waits for, also when its actor is killed; one whose actors die twice ends the step."""
     prepare = [WorkItem("prepare", run=real_work.count, responses=(r,)) for r in range(8)]
     killed = partial(real_work.die_first, str(tmp_path / "mark"))
-    learner = WorkGpus.beside(TWO, "learner")
+    learner = Gpus.beside(TWO, "learner")
     record = counting(pool, work=[*prepare, WorkItem("learn", run=killed, gpus=learner, items=tuple(range(8)))])
     tokens = [record.completions[r].response_tokens for r in range(8)]
     assert [ran.result[1] for ran in record.work] == [*tokens, sum(tokens)]
     ((holder, lost),) = details(record, "work lost").items()
     assert (holder, lost["item"]) == ("learner", 8)
     assert {a["role"] for a in record.allocations} - {"warm"} == {"decode", "prepare", "learner"}
-    assert {ran.holder for ran in record.work[:-1]} <= {"freed-0", "freed-1"}
+    assert {ran.holder for ran in record.work[:-1]} <= {"released-0", "released-1"}
     until(lambda: free_gpus() == GPUS, "no GPU is held")
     with pytest.raises(StepFailed, match=r"^work item 0 \(learn\) was lost 2 times with its process, the last time because"):
         counting(pool, work=[WorkItem("learn", run=real_work.die, gpus=learner, responses=(0,))])

@@ -20,18 +20,18 @@ from scripted_steps import GROUPS, LENGTHS, POOL_KINDS, SOON, Stage, events, spa
 from scripted_work import CALLS, acting, die, die_once, fail, group_work, hang, hang_once
 from scripted_world import Punctual, Trouble
 
-from rlhfless.executor import Lifecycle, StepFailed, StepRecord, WorkGpus, WorkItem, WorkServer
+from rlhfless.executor import Gpus, Lifecycle, StepFailed, StepRecord, WorkItem
 from solver import Cluster, PlanningError
 
-FREED = WorkGpus("freed")
+RELEASED = Gpus(released=True)
 EVERY_POOL_KIND = pytest.mark.parametrize("pool_kind", POOL_KINDS)
 
 
-def learner(on: Stage, servers: int | None = None) -> WorkGpus:
+def learner(on: Stage, servers: int | None = None) -> Gpus:
     """GPUs beside the cluster."""
     if on.pool_kind == "local":
         on.pool.devices = ("cpu",) * 8  # type: ignore[attr-defined]
-    return WorkGpus.beside(on.cluster, "learner", servers=servers)
+    return Gpus.beside(on.cluster, "learner", servers=servers)
 
 
 def assert_worked(record: StepRecord, work: list[WorkItem]) -> None:
@@ -72,7 +72,7 @@ def test_every_item_runs_once_whatever_goes_wrong(
     lifecycle = Lifecycle.cold() if cold else Lifecycle.serverful()
     CALLS.clear()
     with stage(pool_kind, seed, [replace(t) for t in wrong], lifecycle=lifecycle) as on:
-        work = group_work(GROUPS, learner(on), FREED)
+        work = group_work(GROUPS, learner(on), RELEASED)
         try:
             record = on.run(plan, work=work)
         except StepFailed as failed:
@@ -95,13 +95,13 @@ def test_every_item_runs_once_whatever_goes_wrong(
 @pytest.mark.parametrize("cold", [False, True])
 def test_what_is_done_first_is_prepared_while_others_decode(pool_kind: str, cold: bool) -> None:
     with stage(pool_kind, Punctual(0), lifecycle=Lifecycle.cold() if cold else Lifecycle.serverful()) as on:
-        work = group_work(GROUPS, learner(on), FREED)
+        work = group_work(GROUPS, learner(on), RELEASED)
         record = on.run(plan_of(GROUPS), work=work)
         assert_worked(record, work)
         last_s = max(c.time_s for c in record.completions.values())
         assert min(ran.end_s for ran in record.work) < last_s
-        started = [s for s in spans(record, "start") if s["holder"].startswith("freed")]
-        assert {a["role"] for a in record.allocations if a["holder"].startswith("freed")} == {"prepare"}
+        started = [s for s in spans(record, "start") if s["holder"].startswith("released")]
+        assert {a["role"] for a in record.allocations if a["holder"].startswith("released")} == {"prepare"}
         if not cold:
             assert len(started) == len({s["holder"] for s in started})
             assert len(on.world.actors) == len(GROUPS) + 1, "processes that have decoded prepare, too"
@@ -222,9 +222,9 @@ def test_a_learner_of_this_process_learns_while_actors_decode(pool_kind: str) ->
         raise ValueError("no such gradient")
 
     with stage(pool_kind, Punctual(0)) as on:
-        here = WorkGpus("learner", (WorkServer("learner", (8,), 2),), in_this_process=True)
-        work = [WorkItem("learn", run=add, gpus=here, responses=group) for group in GROUPS]
-        work.append(WorkItem("learn", run=add, gpus=here, items=(0, 1, 2, 3), responses=(0,)))
+        here: dict[str, Any] = {"gpus": Gpus("learner", (8,), node=2), "in_process": True}
+        work = [WorkItem("learn", run=add, responses=group, **here) for group in GROUPS]
+        work.append(WorkItem("learn", run=add, items=(0, 1, 2, 3), responses=(0,), **here))
         record = on.run(plan_of(GROUPS), work=work)
         assert sorted(ran.result for ran in record.work) == [1, 2, 3, 4, 5]
         assert record.work[-1].result == 5
@@ -234,14 +234,14 @@ def test_a_learner_of_this_process_learns_while_actors_decode(pool_kind: str) ->
         assert {a["holder"] for a in record.allocations if 8 in a["gpu_ids"]} == {"learner"}
         on.trace()
         with refused(StepFailed, "work item 0", "learner", "no such gradient"):
-            on.run(plan_of(GROUPS), work=[WorkItem("learn", run=fall, gpus=here, responses=(0,))])
+            on.run(plan_of(GROUPS), work=[WorkItem("learn", run=fall, responses=(0,), **here)])
     assert not [thread for thread in threading.enumerate() if thread.name == "rlhfless-work"]
 
 
 def test_items_of_two_holders_take_turns_on_the_same_gpus() -> None:
     """The learner has the GPUs of all actors: it starts when the last response is prepared on one of them."""
     with stage("local", Punctual(0)) as on:
-        every = WorkGpus("learner", (WorkServer("learner", (0, 1, 2, 3)),))
+        every = Gpus("learner", (0, 1, 2, 3))
         work = [acting("prepare", f"prepare {r}", responses=(r,)) for r in range(len(LENGTHS))]
         work.append(acting("learn", "learn", 0.1, gpus=every, items=tuple(range(len(LENGTHS)))))
         record = on.run(plan_of(GROUPS, release="step"), work=work)
@@ -251,7 +251,7 @@ def test_items_of_two_holders_take_turns_on_the_same_gpus() -> None:
 
 def test_a_server_may_be_held_for_the_whole_step() -> None:
     with stage("local", Punctual(0)) as on:
-        held = replace(learner(on), hold="step")
+        held = replace(learner(on), held_all_step=True)
         work = [acting("learn", "learn", gpus=held, responses=(0,))]
         record = on.run(plan_of(GROUPS), work=work)
         (row,) = [a for a in record.allocations if a["holder"] == "learner"]
@@ -263,17 +263,17 @@ def test_a_server_may_be_held_for_the_whole_step() -> None:
 def test_a_learner_grows_by_gpus_that_actors_gave_back(pool_kind: str) -> None:
     """Its own process is allocated at its time; processes that have decoded then help it, in the learner's role."""
     with stage(pool_kind, Punctual(0)) as on:
-        grown = replace(learner(on), uses_released=True, hold="step", from_s=0.05)
+        grown = replace(learner(on), released=True, held_all_step=True, from_s=0.05)
         work = [acting("learn", f"learn {r}", 0.3, gpus=grown, responses=(r,)) for r in range(len(LENGTHS))]
         record = on.run(plan_of(GROUPS), work=work)
         assert_worked(record, work)
-        freed = {a["holder"]: a["role"] for a in record.allocations if a["holder"].startswith("learner-freed")}
-        assert freed
-        assert set(freed.values()) == {"learner"}
-        assert {e["to"] for e in events(record, "freed")} == set(freed)
+        released = {a["holder"]: a["role"] for a in record.allocations if a["holder"].startswith("learner-released")}
+        assert released
+        assert set(released.values()) == {"learner"}
+        assert {e["to"] for e in events(record, "released")} == set(released)
         own = [a for a in record.allocations if a["holder"] == "learner"]
         assert min(a["start_s"] for a in own) >= record.start_s + 0.05
-        for e in events(record, "freed"):
+        for e in events(record, "released"):
             back_s = max(a["end_s"] for a in record.allocations if a["holder"] == e["holder"])
             assert all(a["start_s"] >= back_s - 1e-9 for a in record.allocations if a["holder"] == e["to"])
         on.trace()
@@ -283,7 +283,7 @@ def test_gpus_of_actors_that_keep_their_memory_take_no_work() -> None:
     """Engines with a server beside their process, such as vLLM's, hold the memory until the process ends."""
     engines = ScriptedEngines(starts_more=0.1)
     with stage("local", Punctual(0)) as on:
-        with refused(PlanningError, "'freed-0'", "GPU 0", "ScriptedEngines"):
+        with refused(PlanningError, "'released-0'", "GPU 0", "ScriptedEngines"):
             on.run(plan_of(GROUPS), engines=engines, work=[acting("prepare", "p", responses=(0,))])
         work = [acting("learn", "learn", gpus=learner(on), responses=(0,))]
         assert_worked(on.run(plan_of(GROUPS), engines=engines, work=work), work)
@@ -291,9 +291,9 @@ def test_gpus_of_actors_that_keep_their_memory_take_no_work() -> None:
 
 WRONG: dict[str, tuple[WorkItem, tuple[str, ...]]] = {
     "no function": (WorkItem("learn", 1.0), ("work item 0", "function")),
-    "no such device": (acting("learn", "x", gpus=WorkGpus.beside(Cluster(1, 4, 1), "learner")), ("'learner'", "GPU 4")),
+    "no such device": (acting("learn", "x", gpus=Gpus.beside(Cluster(1, 4, 1), "learner")), ("'learner'", "GPU 4")),
     "a closure": (WorkItem("learn", run=lambda c, r: None), ("work item 0", "module")),
-    "no GPU": (acting("learn", "x", gpus=WorkGpus.beside(Cluster(1, 4, 1), "learner", 0)), ("work item 0", "GPU")),
+    "no GPU": (acting("learn", "x", gpus=Gpus.beside(Cluster(1, 4, 1), "learner", 0)), ("work item 0", "GPU")),
 }
 
 

@@ -13,7 +13,7 @@ from executor_samples import Restless, Step, plan_of, random_step, run, trace_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.executor import StepRecord, WorkGpus, WorkItem, phase_work_items
+from rlhfless.executor import Gpus, StepRecord, WorkItem, phase_work_items
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from solver import Cluster, PlanningError
 from solver.lengths.survival import known_lengths
@@ -28,7 +28,7 @@ seeds = st.integers(0, 10_000)
 def random_work(step: Step, seed: int, place: str, unlock: str) -> tuple[StepWork, Learner]:
     """Work by tokens, with and without a learner that grows or starts late; ``batch`` does not stream."""
     rng = np.random.default_rng(seed)
-    own = 0 if place == "freed" and seed % 2 else int(rng.integers(1, 3))
+    own = 0 if place == "released" and seed % 2 else int(rng.integers(1, 3))
     tokens, per_token_s = step.truth.response_tokens, float(rng.choice([0.0, 1e-3, 0.02]))
     learner = Learner(
         own, float(rng.uniform(0, 2)) if own and rng.random() < 0.5 else 0.0, not own or bool(rng.random() < 0.5),
@@ -49,7 +49,7 @@ def executed(step: Step, seed: int, work: StepWork, learner: Learner) -> StepRec
     return run(step, plan_of(groups, rule), work=phase_work_items(work, learner, step.cluster, len(groups)))
 
 
-@given(seeds, st.sampled_from(["freed", "beside", "learner"]), st.sampled_from(["response", "group", "batch"]))
+@given(seeds, st.sampled_from(["released", "beside", "learner"]), st.sampled_from(["response", "group", "batch"]))
 @settings(max_examples=60, deadline=None)
 def test_a_step_takes_what_follow_says_of_its_completions(seed: int, place: str, unlock: str) -> None:
     step = random_step(seed)
@@ -75,47 +75,47 @@ def test_what_a_cut_frees_prepares_from_then_on() -> None:
     """Actor 1 is cut when two responses are left, and its GPU then prepares all, after loading the models."""
     step = uniform_step([10, 20, 30, 40])
     plan = plan_of([[0, 2], [1, 3]], GlobalCut(3, 4))
-    work = [WorkItem("prepare", 0.5, gpus=WorkGpus("freed", load_s=0.25), responses=(r,)) for r in range(4)]
+    work = [WorkItem("prepare", 0.5, gpus=Gpus(released=True, startup_s=0.25), responses=(r,)) for r in range(4)]
     record = run(step, plan, work=work)
-    freed = [e for e in record.events if e["name"] == "freed"]
-    assert [(e["holder"], json.loads(e["detail"])) for e in freed] == [("actor-1", {"to": "freed-1", "role": "prepare"})]
-    assert freed[0]["time_s"] == next(e["time_s"] for e in record.events if e["name"] == "cut") == pytest.approx(2.0)
+    released = [e for e in record.events if e["name"] == "released"]
+    assert [(e["holder"], json.loads(e["detail"])) for e in released] == [("actor-1", {"to": "released-1", "role": "prepare"})]
+    assert released[0]["time_s"] == next(e["time_s"] for e in record.events if e["name"] == "cut") == pytest.approx(2.0)
     held = [(a["holder"], a["role"], a["start_s"], a["end_s"]) for a in record.allocations if a["role"] == "prepare"]
-    assert held == [("freed-1", "prepare", pytest.approx(2.0), pytest.approx(4.5))]
-    spans = [(s["phase"], s["call"], s["start_s"], s["end_s"]) for s in record.spans if s["holder"] == "freed-1"]
+    assert held == [("released-1", "prepare", pytest.approx(2.0), pytest.approx(4.5))]
+    spans = [(s["phase"], s["call"], s["start_s"], s["end_s"]) for s in record.spans if s["holder"] == "released-1"]
     assert spans[0] == ("start", "load", pytest.approx(2.0), pytest.approx(2.25))
     assert [phase for phase, *_ in spans[1:]] == ["prepare"] * 2, "those that follow each other are one"
 
 
-def test_a_learner_grows_by_freed_gpus() -> None:
+def test_a_learner_grows_by_released_gpus() -> None:
     """Its own GPU learns from the start; the actor's GPU helps as soon as it is free, never before."""
     step = uniform_step([10, 20])
-    learner = WorkGpus.beside(step.cluster, "learner", uses_released=True, hold="step")
+    learner = Gpus.beside(step.cluster, "learner", released=True, held_all_step=True)
     work = [WorkItem("learn", 3.0, gpus=learner) for _ in range(3)]
     record = run(step, plan_of([[0], [1]]), work=work)
     assert [(r.holder, r.start_s) for r in record.work] == [
-        ("learner", 0.0), ("learner-freed-0", pytest.approx(1.0)), ("learner-freed-1", pytest.approx(2.0)),
+        ("learner", 0.0), ("learner-released-0", pytest.approx(1.0)), ("learner-released-1", pytest.approx(2.0)),
     ]  # fmt: skip
     assert record.end_s == pytest.approx(5.0)
     assert [(a["holder"], a["role"], a["end_s"]) for a in record.allocations][2:] == [
-        ("learner-freed-0", "learner", pytest.approx(4.0)), ("learner-freed-1", "learner", pytest.approx(5.0)),
+        ("learner-released-0", "learner", pytest.approx(4.0)), ("learner-released-1", "learner", pytest.approx(5.0)),
         ("learner", "learner", pytest.approx(5.0)),
     ]  # fmt: skip
 
 
 def test_own_gpus_may_be_allocated_later() -> None:
     step = uniform_step([10])
-    learner = WorkGpus.beside(step.cluster, "learner", hold="step", from_s=0.75)
+    learner = Gpus.beside(step.cluster, "learner", held_all_step=True, from_s=0.75)
     record = run(step, plan_of([[0]]), work=[WorkItem("learn", 1.0, gpus=learner)])
     held = next(a for a in record.allocations if a["holder"] == "learner")
     assert (held["start_s"], held["end_s"]) == (pytest.approx(0.75), pytest.approx(1.75))
 
 
 def test_bad_gpus_are_one_sentence() -> None:
-    with refused(PlanningError, "load_s", "-1"):
-        WorkGpus("freed", load_s=-1)
+    with refused(PlanningError, "startup_s", "-1"):
+        Gpus(released=True, startup_s=-1)
     with refused(PlanningError, "from_s", "nan"):
-        WorkGpus("freed", from_s=float("nan"))
+        Gpus(released=True, from_s=float("nan"))
     with refused(PlanningError, "gpus_per_actor", "2 GPUs"):
         phase_work_items(StepWork([1.0], [1.0], [0]), BESIDE_DECODING, Cluster(1, 4, 2), 1)
     two = Charges((math.inf, 1.0, math.inf), (0.0,) * 3, (0.0,) * 3)

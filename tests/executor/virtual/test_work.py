@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_samples import factory, torch_requests, torch_step
 
-from rlhfless.executor import StepFailed, StepRecord, WorkGpus, WorkItem, WorkServer, run_step
+from rlhfless.executor import Gpus, StepFailed, StepRecord, WorkItem, run_step
 from rlhfless.executor.step import work_items
 from rlhfless.executor.step.work_rows import OVERLAP_S
 from rlhfless.trace.schema import tables
@@ -26,11 +26,11 @@ seeds = st.integers(0, 10_000)
 GROUPS = [[0, 1], [2, 3], [4]]
 
 
-def group_work(step: Step, rng: np.random.Generator, freed: bool) -> list[WorkItem]:
+def group_work(step: Step, rng: np.random.Generator, released: bool) -> list[WorkItem]:
     """Every response is prepared, every group learned from once all of it is prepared, and the optimizer steps last."""
     responses, prompts = len(step.truth), len(step.truth.prompt_tokens)
-    preparing = WorkGpus("freed") if freed else WorkGpus.beside(step.cluster, "prepare", servers=int(rng.integers(1, 4)))
-    learner = WorkGpus.beside(step.cluster, "learner", 2, first=8)
+    preparing = Gpus(released=True) if released else Gpus.beside(step.cluster, "prepare", servers=int(rng.integers(1, 4)))
+    learner = Gpus.beside(step.cluster, "learner", 2, first=8)
     owners = step.truth.prompt_of
     work = [
         WorkItem("prepare", float(rng.choice([0.0, 0.01, 0.05])), gpus=preparing, responses=(r,), priority=int(rng.integers(2)))
@@ -51,7 +51,7 @@ def scheduled(record: StepRecord, work: list[WorkItem], step: Step, plan: Plan) 
     every = list(dict.fromkeys(item.gpus for item in work))
     free, place = [], []
     for number, gpus in enumerate(every):
-        for server in gpus.of(plan):
+        for server in gpus.servers(plan):
             holding = [i for i, actor in enumerate(plan.actors) if set(actor.gpu_ids) & set(server.gpu_ids)]
             free.append(max([done_of(record, plan, i) for i in holding], default=-math.inf))
             place.append(number)
@@ -100,9 +100,9 @@ def assert_billed_once(record: StepRecord, step: Step) -> None:
 
 @given(seeds, st.booleans(), st.sampled_from(["done", "generation", "step"]), st.sampled_from(["none", "restless", "fold"]))
 @settings(max_examples=60, deadline=None)
-def test_items_run_when_the_list_scheduler_says(seed: int, freed: bool, release: str, rule: str) -> None:
+def test_items_run_when_the_list_scheduler_says(seed: int, released: bool, release: str, rule: str) -> None:
     step, rng = random_step(seed), np.random.default_rng(seed)
-    work = group_work(step, rng, freed)
+    work = group_work(step, rng, released)
     groups = [list(range(k, len(step.truth), 4)) for k in range(4)]
     if rule == "fold":
         record = execute(step, "fold", seed=seed, work=work, start_s=3.0)
@@ -118,11 +118,11 @@ def test_items_run_when_the_list_scheduler_says(seed: int, freed: bool, release:
 
 @given(seeds, st.booleans())
 @settings(max_examples=20, deadline=None)
-def test_work_changes_nothing_of_generation(seed: int, freed: bool) -> None:
+def test_work_changes_nothing_of_generation(seed: int, released: bool) -> None:
     step = random_step(seed)
     plan = plan_of([list(range(k, len(step.truth), 4)) for k in range(4)], Restless(seed), release="generation")
     without = run(step, plan)
-    record = run(step, plan, work=group_work(step, np.random.default_rng(seed), freed))
+    record = run(step, plan, work=group_work(step, np.random.default_rng(seed), released))
     assert {i: c.time_s for i, c in record.completions.items()} == {i: c.time_s for i, c in without.completions.items()}
     assert [s for s in record.spans if s["holder"].startswith("actor")] == without.spans
     cost = [sum((a["end_s"] - a["start_s"]) * len(a["gpu_ids"]) for a in r.allocations if min(a["gpu_ids"]) < 4)
@@ -170,7 +170,7 @@ def test_gpus_that_an_actor_would_hold_are_handed_over_and_paid_once() -> None:
     held = {(a["holder"], a["role"]): (round(a["start_s"], 9), round(a["end_s"], 9)) for a in record.allocations}
     assert held == {
         ("actor-0", "decode"): (0.0, 1.0), ("actor-1", "decode"): (0.0, 5.0), ("actor-2", "decode"): (0.0, 5.0),
-        ("freed-0", "prepare"): (1.0, 3.0), ("freed-0", "learner"): (3.0, 5.0),
+        ("released-0", "prepare"): (1.0, 3.0), ("released-0", "learner"): (3.0, 5.0),
     }  # fmt: skip
     assert record.end_s == pytest.approx(5.0)
 
@@ -183,7 +183,7 @@ def test_items_follow_the_measured_times() -> None:
         calls.append(completions[0].response)
         return len(completions[0].token_ids)
 
-    learner = WorkGpus.beside(step.cluster, "learner")
+    learner = Gpus.beside(step.cluster, "learner")
     work = [WorkItem("prepare", 0.01, called, responses=(r,)) for r in range(len(step.truth))]
     work.append(WorkItem("learn", 0.5, gpus=learner, items=tuple(range(len(work)))))
     plan = plan_of([list(range(k, len(step.truth), 4)) for k in range(4)], Restless(3))
@@ -198,7 +198,7 @@ def test_items_follow_the_measured_times() -> None:
 
 def test_servers_on_gpus_of_actors_wait_for_all_of_them() -> None:
     step = uniform_step([10, 20])
-    both = WorkGpus("learner", (WorkServer("learner", (0, 1)),))
+    both = Gpus("learner", (0, 1))
     record = run(step, plan_of([[0], [1]]), work=[WorkItem("learn", 1.0, gpus=both, responses=(0,))])
     assert (record.work[0].start_s, record.work[0].end_s) == (pytest.approx(2.0), pytest.approx(3.0))
     assert_billed_once(record, step)
@@ -217,7 +217,7 @@ def test_functions_really_run_with_what_they_wait_for() -> None:
         seen.append("add")
         return sum(results)
 
-    learner = WorkGpus.beside(step.cluster, "learner")
+    learner = Gpus.beside(step.cluster, "learner")
     work = [
         WorkItem("learn", 0.25, add, gpus=learner, items=(1, 2)),
         WorkItem("prepare", None, count, gpus=learner, responses=(1,)),
@@ -248,16 +248,16 @@ def test_phases_and_items_are_written_in_one_step() -> None:
     record = run(step, plan_of([[0], [1]]), work=work, phases=NonGenerationPhases(1.0, 2.0, 1))
     assert record.end_s == pytest.approx(5.0)
     assert [(a["holder"], a["role"]) for a in record.allocations] == [
-        ("actor-0", "decode"), ("actor-1", "decode"), ("freed-0", "prepare"), ("learner", "learner"),
+        ("actor-0", "decode"), ("actor-1", "decode"), ("released-0", "prepare"), ("learner", "learner"),
     ]  # fmt: skip
     assert_billed_once(record, step)
 
 
 TWO = Cluster(2, 2, 1)
-LEARNER = WorkGpus.beside(TWO, "learner")
-OTHER = WorkGpus.beside(TWO, "other")
+LEARNER = Gpus.beside(TWO, "learner")
+OTHER = Gpus.beside(TWO, "other")
 WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "kind": (lambda: [WorkItem("dream", 1.0)], ("'dream'", "prepare, learn, transfer")),
+    "kind": (lambda: [WorkItem("dream", 1.0)], ("'dream'", "prepare, learn, transfer, decode")),
     "nothing": (lambda: [WorkItem("learn")], ("seconds", "function")),
     "negative": (lambda: [WorkItem("learn", -1.0)], ("-1.0",)),
     "after": (lambda: [WorkItem("learn", 1.0, after_s=math.nan)], ("after_s", "nan")),
@@ -268,7 +268,7 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
     "circle": (lambda: [WorkItem("learn", 1.0, items=(1,)), WorkItem("learn", 1.0, items=(0,))], ("circle",)),
     "no item": (lambda: ["learn"], ("item 0", "'learn'")),
     "holder twice": (
-        lambda: [WorkItem("learn", 1.0, gpus=LEARNER), WorkItem("learn", 1.0, gpus=replace(LEARNER, role="critic"))],
+        lambda: [WorkItem("learn", 1.0, gpus=LEARNER), WorkItem("learn", 1.0, gpus=replace(LEARNER, from_s=1.0))],
         ("'learner'",),
     ),
     "one GPU, two holders": (
@@ -276,21 +276,24 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
         ("GPU 4", "'learner'", "'other'"),
     ),
     "held for the step": (
-        lambda: [WorkItem("learn", 1.0, gpus=replace(LEARNER, hold="step")), WorkItem("learn", 1.0, gpus=OTHER)],
+        lambda: [WorkItem("learn", 1.0, gpus=replace(LEARNER, held_all_step=True)), WorkItem("learn", 1.0, gpus=OTHER)],
         ("GPU 4", "'learner'", "whole step"),
     ),
-    "hold": (lambda: [WorkItem("learn", 1.0, gpus=replace(LEARNER, hold="ever"))], ("'ever'",)),
-    "no servers": (lambda: [WorkItem("learn", 1.0, gpus=WorkGpus("x", ()))], ("'x'",)),
-    "shared": (lambda: WorkGpus("x", (WorkServer("a", (7,)), WorkServer("b", (7,)))), ("GPU 7",)),
-    "names": (lambda: WorkGpus("x", (WorkServer("a", (7,)), WorkServer("a", (8,)))), ("'x'", "name")),
-    "GPU": (lambda: WorkGpus("x", [("a", [-7])]), ("'x'", "-7")),  # type: ignore[arg-type]
-    "an actor's name": (lambda: WorkGpus("x", (WorkServer("actor-0", (7,)),)), ("'x'", "'actor-0'")),
-    "the actors' name": (lambda: WorkGpus("actor"), ("'actor'",)),
-    "servers here": (lambda: WorkGpus("x", in_this_process=2), ("'x'", "in_this_process", "2")),
-    "role": (lambda: WorkGpus("x", role="poet"), ("'poet'", "reference")),
-    "no GPUs": (lambda: [WorkItem("learn", 1.0, gpus="learner")], ("'learner'", "WorkGpus")),  # type: ignore[arg-type]
+    "held": (lambda: replace(LEARNER, held_all_step="ever"), ("held_all_step", "'ever'")),
+    "no ids": (lambda: Gpus("x"), ("'x'", "ids", "released=True")),
+    "shared": (lambda: Gpus("x", ((7,), (7,))), ("GPU 7",)),
+    "GPU": (lambda: Gpus("x", [[-7]]), ("'x'", "-7")),  # type: ignore[list-item]
+    "an actor's name": (lambda: Gpus("actor-0", (7,)), ("'actor-0'",)),
+    "the actors' name": (lambda: Gpus("actor", released=True), ("'actor'",)),
+    "in process": (lambda: WorkItem("learn", 1.0, in_process=2), ("in_process", "2")),  # type: ignore[arg-type]
+    "some in process": (
+        lambda: [WorkItem("learn", 1.0, gpus=LEARNER, in_process=True), WorkItem("learn", 1.0, gpus=LEARNER)],
+        ("work item 1", "in_process", "'learner'"),
+    ),
+    "role": (lambda: WorkItem("learn", 1.0, role="poet"), ("'poet'", "reference")),
+    "no GPUs": (lambda: [WorkItem("learn", 1.0, gpus="learner")], ("'learner'", "Gpus")),  # type: ignore[arg-type]
     "one response": (lambda: [WorkItem("learn", 1.0, responses=3)], ("responses", "3")),  # type: ignore[arg-type]
-    "beside": (lambda: WorkGpus.beside(TWO, "x", -1), ("'x'", "-1")),
+    "beside": (lambda: Gpus.beside(TWO, "x", -1), ("'x'", "-1")),
 }  # fmt: skip
 
 
@@ -311,6 +314,6 @@ def test_half_an_actor_is_no_server() -> None:
     step = uniform_step([3], max_batch=8)
     plan = plan_of([[0]])
     two = replace(plan, actors=(replace(plan.actors[0], gpu_ids=(0, 1)),))
-    half = WorkGpus("half", (WorkServer("half", (1,)),))
+    half = Gpus("half", (1,))
     with refused(PlanningError, "'half'", "GPU 1", "GPU 0"):
         run(step, two, work=[WorkItem("learn", 1.0, gpus=half)])

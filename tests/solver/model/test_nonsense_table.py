@@ -76,7 +76,7 @@ ARGUMENTS: dict[str, tuple[Callable[..., object], dict[str, tuple[Any, ...]]]] =
     ),
     "choose_cut": (
         lambda **changes: choose_cut(PLAN, PROBLEM, TokenWork(0.1, 0.1), **changes),
-        {"shares": (0.3, "0.3", None, np.array(0.3)), "keep": (1, "1", None), "places": ("freed", 1, None)},
+        {"shares": (0.3, "0.3", None, np.array(0.3)), "keep": (1, "1", None), "places": ("released", 1, None)},
     ),
     "choose_learner": (
         lambda **changes: choose_learner(PLAN, PROBLEM, TokenWork(0.1, 0.1), **changes),

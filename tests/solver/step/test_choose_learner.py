@@ -103,7 +103,7 @@ def test_no_gpus_idle_beside_a_small_learner_where_learning_takes_longest() -> N
     assert chosen.time_s < 0.5 * alone.time_s
 
 
-def test_a_learner_may_always_have_gpus_of_its_own_and_never_freed_ones() -> None:
+def test_a_learner_may_always_have_gpus_of_its_own_and_never_released_ones() -> None:
     problem = problem_of(1.0)
     plan, work = planned(problem), TokenWork(0.0, 2e-2, unlock="response")
     own = choose_learner(plan, problem, work, servers=[1, 2])

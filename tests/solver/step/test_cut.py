@@ -47,7 +47,7 @@ def sample(seed: int, scenarios: int = 3, **changes: Any) -> tuple[Plan, Plannin
 def random_work(seed: int) -> tuple[TokenWork, Learner]:
     rng = np.random.default_rng(seed)
     per_token_s, own = float(rng.choice([1e-4, 1e-3])), int(rng.choice([0, 2]))
-    learner = Learner(own, grows=not own, streams=bool(rng.random() < 0.7), overlaps=bool(rng.random() < 0.8), place="freed")
+    learner = Learner(own, grows=not own, streams=bool(rng.random() < 0.7), overlaps=bool(rng.random() < 0.8), place="released")
     loss, load_s, gradient_s = (float(rng.choice([0.0, most])) for most in (0.1, 0.2, 0.1))
     charges = Charges.by_formula(4, 1, loss, load_s, gradient_s)
     return TokenWork(per_token_s, 3 * per_token_s, str(rng.choice(["response", "group"])), charges), learner
@@ -160,9 +160,9 @@ def test_where_work_is_nothing_and_cost_counts_nothing_no_cut_is_needed() -> Non
 
 def test_places_are_compared() -> None:
     plan, problem = sample(0, scenarios=1)
-    chosen = choose_cut(plan, replace(problem, objective=Objective(1.0)), TokenWork(2e-3, 2e-3), places=("freed", "beside"))
+    chosen = choose_cut(plan, replace(problem, objective=Objective(1.0)), TokenWork(2e-3, 2e-3), places=("released", "beside"))
     assert chosen.place == "beside", "more GPUs are faster where only time counts"
-    assert {candidate.place for candidate in chosen.candidates} == {"freed", "beside"}
+    assert {candidate.place for candidate in chosen.candidates} == {"released", "beside"}
 
 
 def test_counts_are_sparse() -> None:
@@ -194,7 +194,7 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...]]] = {
         lambda plan, problem: choose_cut(
             replace(plan, actors=tuple(replace(a, release="step") for a in plan.actors)), problem, TokenWork(1, 1)
         ),
-        ("step", "freed"),
+        ("step", "released"),
     ),
     "no room": (
         lambda plan, problem: choose_cut(*little_room(), TokenWork(1, 1), shares=[0.7], keep=[1]),

@@ -43,18 +43,18 @@ def random_learner(rng: np.random.Generator) -> Learner:
     own = int(rng.integers(0, 3))
     return Learner(
         own, float(rng.integers(0, 9)) if own and rng.random() < 0.5 else 0.0, bool(rng.random() < 0.5) or not own,
-        bool(rng.random() < 0.7), bool(rng.random() < 0.8), str(rng.choice(["freed", "beside", "learner"])),
+        bool(rng.random() < 0.7), bool(rng.random() < 0.8), str(rng.choice(["released", "beside", "learner"])),
     )  # fmt: skip
 
 
 def by_event_simulation(completion: np.ndarray, free: np.ndarray, work: StepWork, learner: Learner) -> Spans:
     """Start at each whole second what may start: preparation first, then what is ready for longest, then by index."""
     grows = learner.grows and learner.own > 0
-    freed = free.tolist()
+    released = free.tolist()
     own = [learner.from_s] * learner.own
-    learns_on = [*own, *(freed if grows else [])] or freed
-    prepares_on = {"freed": freed, "beside": [0.0] * len(freed), "learner": learns_on}[learner.place]
-    prepares_on = learns_on if grows and learner.place == "freed" else prepares_on
+    learns_on = [*own, *(released if grows else [])] or released
+    prepares_on = {"released": released, "beside": [0.0] * len(released), "learner": learns_on}[learner.place]
+    prepares_on = learns_on if grows and learner.place == "released" else prepares_on
     if not own:
         learns_on = prepares_on
     unlock = work.unlock if learner.streams else "batch"
@@ -250,13 +250,13 @@ WRONG = {
     "unlock": (lambda: _work(unlock="prompt"), ("'prompt'", "group")),
     "charges": (lambda: _work(charges=0.1), ("charges is 0.1", "Charges")),
     "no GPUs per actor": (lambda: _work(gpus_per_actor=0), ("gpus_per_actor",)),
-    "place": (lambda: Learner(place="cloud"), ("'cloud'", "freed")),
+    "place": (lambda: Learner(place="cloud"), ("'cloud'", "released")),
     "negative learner": (lambda: Learner(-1), ("own", "-1")),
     "part of a server": (lambda: Learner(cast(Any, 1.5)), ("own is 1.5", "whole number")),
     "start before the step": (lambda: Learner(1, -1.0), ("from_s", "-1")),
     "start of no server": (lambda: Learner(from_s=5.0), ("from_s is 5", "own")),
     "no GPUs to learn on": (lambda: Learner(grows=False), ("grows is False", "own")),
-    "no GPUs to learn on while they are released": (lambda: Learner(grows=False, place="freed"), ("grows is False", "own")),
+    "no GPUs to learn on while they are released": (lambda: Learner(grows=False, place="released"), ("grows is False", "own")),
     "no flag": (lambda: Learner(1, grows=cast(Any, "yes")), ("grows", "'yes'")),
     "completions": (lambda: follow([1.0], [1.0], _work(), Learner()), ("completion_s", "2 responses")),
     "no completion": (lambda: follow([1.0, np.nan], [1.0], _work(), Learner()), ("completion_s[1]", "nan")),

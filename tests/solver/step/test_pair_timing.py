@@ -53,8 +53,8 @@ def test_pairs_timed_together_are_those_of_the_list_scheduler(seed: int, togethe
 def listed(step: StepItems, one: Learners) -> tuple[float, float]:
     """Return the totals by ``schedule_work``: preparation of all items, if it overlaps, and then the rest."""
     load_s, own = one.load_s[0], one.own[0] // step.together
-    freed = [at_s + load_s for at_s in step.free_s] if one.grows[0] or not one.own[0] else []
-    free_s = np.array([one.from_s[0] + load_s if one.from_s[0] else 0.0] * own + freed)
+    released = [at_s + load_s for at_s in step.free_s] if one.grows[0] or not one.own[0] else []
+    free_s = np.array([one.from_s[0] + load_s if one.from_s[0] else 0.0] * own + released)
     prepare_s, learn_s = step.unlocked[1] / step.together, step.unlocked[2] * one.slower[0] / step.together
     first_s, prepared_s = np.full(len(free_s), np.inf), step.makespan_s
     items = WorkItems(prepare_s + learn_s, step.unlocked[0] if one.streams[0] else prepared_s)
@@ -70,8 +70,8 @@ def listed(step: StepItems, one: Learners) -> tuple[float, float]:
     end_s = max(schedule.finished_s, float(free_s.max())) + finish_s
     held_s = one.own[0] * (end_s - one.from_s[0])
     started = np.isfinite(first_s[own:])
-    freed_s = np.where(started, end_s - np.where(started, first_s[own:], 0.0), finish_s) + load_s
-    held_s += float(freed_s.sum()) * step.actors / len(step.free_s)
+    released_s = np.where(started, end_s - np.where(started, first_s[own:], 0.0), finish_s) + load_s
+    held_s += float(released_s.sum()) * step.actors / len(step.free_s)
     return end_s, step.gpu_s + step.gpus * held_s
 
 

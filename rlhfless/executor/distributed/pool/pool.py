@@ -155,8 +155,8 @@ class ActorPool(Transport[ActorHandle]):
             start_s: the step starts now, at this time of the run's clock, or at a later one where more time has passed.
             forecast: of the lengths of all responses, for re-planning when actors are lost; None learns from the step itself.
             work: as for ``rlhfless.executor.run_step``. Functions run in processes without an engine, on GPUs that actors have
-                given back or beside the cluster. Other processes must be able to import them, unless their GPUs are those of
-                this process (``WorkGpus.in_this_process``).
+                released or beside the cluster. Other processes must be able to import them, unless they run in this process
+                (``WorkItem.in_process``).
             on_progress: progress callback.
 
         Raises:
@@ -182,7 +182,7 @@ class ActorPool(Transport[ActorHandle]):
         options = StepOptions(latency, cluster, phases, admission, migration, on_progress, tuple(work))
         wall = WallOptions(faults, forecast, step if version is None else version, self.history.start_s)
         under_way = WallStep(plan, requests, step_actors, record, options, wall)
-        servers = [one.server for one in under_way.work.servers if not one.here]
+        servers = [one.server for one in under_way.work.servers if not one.in_process]
         if (refusal := kept_memory(servers, plan, engines) or self._work_refusal(servers, cluster)) is not None:
             raise PlanningError(refusal)
         if plan.prefill is not None and isinstance(engines, ChecksRequests):
