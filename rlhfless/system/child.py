@@ -86,7 +86,7 @@ class Failed:
     pickled: bytes | None = None
 
     @classmethod
-    def of(cls, error: Exception) -> Failed:
+    def of(cls, error: BaseException) -> Failed:
         """Return the message for an exception; called where it is handled."""
         kind, pickled = type(error).__name__, None
         with contextlib.suppress(Exception):

@@ -553,10 +553,10 @@ class Trainer:
         self._learning = record, learning
         responses, scores, numbers, work, planned = learning.learn(record, in_doubt)
         self._learning = None  # from here on the record itself is written
-        if planned is not None:
-            record.event(record.start_s, "learner", None, **planned)
         if work:
             add_work(record, work, self.cluster)
+        if planned is not None:
+            record.event(record.start_s, "learner", None, **planned)
         self._warn_if_flat(step, scores.values, numbers)
         evaluation = self._evaluated(step, step + 1)
         self._enter(step, "saving")

@@ -149,7 +149,8 @@ class StreamedLearning:
             minibatches: groups of each. given: function or seconds of a group in a mini-batch, or of its update (None).
             updates: mini-batches that have one; None: all.
         """
-        p, clock, on = self.parts, dict(self._learned), {"gpus": self._on.gpus, "in_process": self.parts.on_pool}
+        p, clock = self.parts, dict(self._learned)
+        on: dict[str, Any] = {"gpus": self._on.gpus, "in_process": p.on_pool}
         canonical = p.config.cluster.stream_order == "canonical"
         items: list[WorkItem] = []
         update: tuple[int, ...] = ()

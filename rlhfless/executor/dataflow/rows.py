@@ -84,7 +84,7 @@ class PlannedStepRows:
         samples: Counter[str] = Counter()
         work: list[WorkItem] = []
         for task, (begins_s, ends_s) in enumerate(zip(start_s, end_s, strict=True)):
-            name = self.plan.dataflow.calls[task].name if task < len(self.plan.dataflow.calls) else None
+            name = self.plan.dataflow.calls[task].name if task < len(self.plan.dataflow.calls) else ""
             if name in self.generated:
                 self._generation(record, self.calls[name], begins_s, samples)
             else:

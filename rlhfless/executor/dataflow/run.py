@@ -5,7 +5,7 @@ take their planned seconds. When calls run is the arithmetic of the planner (``s
 this generation.
 
 Every call has an allocation of its own in each step, on the GPUs of its mesh, and so has every reallocation. GPUs that an actor
-gave back go to the next call. A call that runs into the next step keeps its own step number.
+released go to the next call. A call that runs into the next step keeps its own step number.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ from rlhfless.executor.distributed.step_actors import StepActors
 from rlhfless.executor.distributed.work import PoolWork
 from rlhfless.executor.step.dispatcher import Dispatcher
 from rlhfless.executor.step.event_loop import EventLoop
+from rlhfless.executor.step.phase_work import phase_items
 from rlhfless.executor.step.plan_validation import check_gpus
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.rule_driver import RuleDriver
 from rlhfless.executor.step.step_state import RunningStep, StepOptions
 from rlhfless.executor.step.work_items import check_work
-from rlhfless.executor.step.work_rows import phase_items
 from solver.model.plan import Plan
 
 

@@ -8,7 +8,6 @@ hand over when asked is complete, and was reported so. Reports of an actor after
 from __future__ import annotations
 
 import pickle
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -79,23 +78,16 @@ class KvCopy:
 
 @dataclass(frozen=True)
 class ItemAnswer:
-    """What became of a work item: its times, and what its function returned or the ``error`` that it raised.
+    """What became of a work item that ended at the time of the report: its start, and the result or exception of its function.
 
     Attributes:
-        result: pickled, from another process; None: ``value`` is the result, from a thread of this one.
+        result: pickled, from another process.
     """
 
     index: int
     start_s: float
-    end_s: float
-    result: bytes | None = None
-    value: Any = None
-    error: str | None = None
-    trace: str = ""
-
-    def read(self) -> Any:
-        """Return what the function returned."""
-        return self.value if self.result is None else pickle.loads(self.result)
+    result: Any = None
+    failed: Failed | None = None
 
 
 @dataclass(frozen=True)
@@ -286,20 +278,19 @@ class RunItem:
         """Return the order for another process."""
         return replace(self, call=pickle.dumps(self.call, pickle.HIGHEST_PROTOCOL))
 
-    def answer(self, now_s: Callable[[], float]) -> ItemAnswer:
-        """Run the item's function and return its result, or what it failed with; ``now_s``: seconds since the run's start."""
+    def run(self, now_s: Callable[[], float]) -> ActorReport:
+        """Run the item's function and return the answer; ``now_s``: seconds since the run's start."""
         start_s = now_s()
         try:
-            if not isinstance(self.call, bytes):
+            if isinstance(self.call, bytes):
+                function, completions, results = pickle.loads(self.call)
+                result = pickle.dumps(function(completions, results), pickle.HIGHEST_PROTOCOL)
+            else:
                 function, completions, results = self.call
-                value = function(completions, results)
-                return ItemAnswer(self.index, start_s, now_s(), value=value)
-            function, completions, results = pickle.loads(self.call)
-            result = pickle.dumps(function(completions, results), pickle.HIGHEST_PROTOCOL)
+                result = function(completions, results)
         except BaseException as error:  # a function that exits, too
-            said = f"{type(error).__name__}: {error}"
-            return ItemAnswer(self.index, start_s, now_s(), error=said, trace=traceback.format_exc())
-        return ItemAnswer(self.index, start_s, now_s(), result)
+            return ActorReport(now_s(), item=ItemAnswer(self.index, start_s, failed=Failed.of(error)))
+        return ActorReport(now_s(), item=ItemAnswer(self.index, start_s, result))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from rlhfless.executor.distributed.failure_limits import GRACE_S, Faults
 from rlhfless.executor.distributed.messages import RemoteActor, StartServer
 from rlhfless.executor.distributed.thread_server import ThreadServer
 from rlhfless.executor.step.work_items import Gpus, WorkItem, WorkServer
-from rlhfless.executor.step.work_rows import Hold
+from rlhfless.executor.step.work_rows import Hold, allocated
 from rlhfless.system.child import LEAST_CPU_S
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.plan import ActorPlan
@@ -53,7 +53,7 @@ class ServerState:
     @classmethod
     def of(cls, server: WorkServer, cluster: Cluster | MixedCluster, *, in_process: bool) -> ServerState:
         """Return a server without a process."""
-        gpus = server.allocated(cluster)[0]
+        gpus = allocated(server, cluster)[0]
         place = ActorPlan(gpus.kind, gpus.gpu_ids, gpus.node, (), (), 1, market=gpus.market, usd_per_gpu_s=gpus.usd_per_gpu_s)
         return cls(server, place, in_process)
 

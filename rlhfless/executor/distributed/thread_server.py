@@ -49,6 +49,5 @@ class ThreadServer:
 
     def _serve(self) -> None:
         while isinstance(order := self._orders.get(), RunItem):
-            done = order.answer(self._now_s)
-            self._answers.put(ActorReport(done.end_s, item=done))
+            self._answers.put(order.run(self._now_s))
         self._answers.put(ActorReport(self._now_s(), closed=True))

@@ -248,7 +248,7 @@ class PoolWork:
         elif message.closed:
             server.gone(message.time_s)
         elif message.item is not None:
-            self._end(server, message.item)
+            self._end(server, message.item, message.time_s)
         elif server.beats(item := self._item(server)):
             server.expect(self.orders.step_actors.now_s(), item, self.orders.wall.faults)
         return True
@@ -256,20 +256,20 @@ class PoolWork:
     def _item(self, server: ServerState) -> WorkItem | None:
         return None if server.runs is None else self.work[server.runs]
 
-    def _end(self, server: ServerState, done: ItemAnswer) -> None:
+    def _end(self, server: ServerState, done: ItemAnswer, end_s: float) -> None:
         i, item = done.index, self.work[done.index]
-        if done.error is not None:
-            error = ActorError(f"{named(i, item)} failed on {server.holder} with {done.error}")
-            error.add_note(done.trace)
+        if done.failed is not None:
+            error = ActorError(f"{named(i, item)} failed on {server.holder} with {done.failed.error}")
+            error.add_note(done.failed.trace)
             raise error
         assert i == server.runs
         start_s = max(done.start_s, server.held_s)
-        result = self.results[i] = done.read()
-        self._runs[i] = ItemRun(item, server.holder, start_s, max(start_s, done.end_s), result)
-        self._show(server, i, done.end_s)
+        result = self.results[i] = done.result if server.in_process else pickle.loads(done.result)
+        self._runs[i] = ItemRun(item, server.holder, start_s, max(start_s, end_s), result)
+        self._show(server, i, end_s)
         del self._shown_of[i]
-        server.runs, server.since_s, server.due_s = None, done.end_s, math.inf
-        self.ready.ended(i, done.end_s)
+        server.runs, server.since_s, server.due_s = None, end_s, math.inf
+        self.ready.ended(i, end_s)
 
     def _lose(self, server: ServerState, lost: ActorLost, now_s: float) -> None:
         """Go on without a server's process: its item is run once more."""

@@ -9,8 +9,9 @@ import math
 from collections.abc import Sequence
 
 from rlhfless.executor.step.actor_state import Allocation
+from rlhfless.executor.step.phase_work import phase_items
 from rlhfless.executor.step.record import StepRecord, holder_of
-from rlhfless.executor.step.work_rows import NO_WORK, ExecutedWork, Hold, phase_items, place_work, write_work
+from rlhfless.executor.step.work_rows import NO_WORK, ExecutedWork, Hold, place_work, write_work
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.objective import NonGenerationPhases
 from solver.model.plan import Plan

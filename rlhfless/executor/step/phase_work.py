@@ -1,6 +1,7 @@
 """Makes work items of what a step's preparation and learning take, on the GPUs of its learner.
 
-On the virtual clock a step with these items ends when ``follow`` says, given its completions and releases.
+``phase_items`` makes them of two numbers of seconds after generation, ``phase_work_items`` of every response's. On the virtual
+clock a step with these items ends when ``follow`` says, given its completions and releases.
 """
 
 from __future__ import annotations
@@ -8,9 +9,27 @@ from __future__ import annotations
 import numpy as np
 
 from rlhfless.executor.step.work_items import Gpus, WorkItem
-from solver.model.cluster import Cluster
+from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
+from solver.model.objective import NonGenerationPhases
 from solver.step.work import Learner, StepWork
+
+
+def phase_items(phases: NonGenerationPhases, cluster: Cluster | MixedCluster, generated_s: float = 0.0) -> list[WorkItem]:
+    """Return the phases outside generation as items: the learner prepares, then learns, when generation is over.
+
+    Args:
+        generated_s: when that is, in seconds from the start of the step.
+    """
+    if not phases.learner_gpus and not phases.seconds:
+        return []
+    ids = tuple(range(cluster.gpus, cluster.gpus + phases.learner_gpus))
+    beside = sum(pool.nodes for pool in cluster.pools) if ids else None  # phases without GPUs of their own are in no table
+    learner = Gpus("learner", ids, held_all_step=True, node=beside, usd_per_gpu_hour=phases.usd_per_gpu_hour)
+    return [
+        WorkItem("prepare", phases.prepare_s, gpus=learner, after_s=generated_s, role="learner"),
+        WorkItem("learn", phases.learn_s, gpus=learner, after_s=generated_s, items=(0,)),
+    ]
 
 
 def phase_work_items(work: StepWork, learner: Learner, cluster: Cluster, actors: int) -> list[WorkItem]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rlhfless.executor.step.record import HeldGpus
 from rlhfless.executor.step.work_order import in_order
 from solver.model.cluster import Cluster, GpuPool, MixedCluster
 from solver.model.errors import PlanningError, as_given, check_flags, is_number, is_whole
@@ -160,22 +159,6 @@ class WorkServer(NamedTuple):
     def is_somewhere(self) -> bool:
         """Return whether it is in the trace."""
         return bool(self.gpu_ids) or self.node is not None
-
-    def allocated(self, cluster: Cluster | MixedCluster) -> list[HeldGpus]:
-        """Return its GPUs as they are billed, those of each node of the cluster; GPUs beside it are taken to be on one node.
-
-        A server on the CPU of a node has none, which cost nothing.
-        """
-        usd, of_node = self.gpus.usd_per_gpu_hour, dict[int, list[int]]()
-        for gpu in self.gpu_ids:
-            like = gpu if gpu < cluster.gpus else self.gpu_ids[0]
-            of_node.setdefault(bought_as(like, cluster)[0] if self.node is None else self.node, []).append(gpu)
-        found = []
-        for node, ids in (of_node or {self.node or 0: []}).items():
-            pool = bought_as(min(ids, default=0), cluster)[1]
-            usd_per_gpu_s = pool.usd_per_gpu_s if usd is None else usd / 3600.0
-            found.append(HeldGpus(pool.kind, node, tuple(ids), pool.market, usd_per_gpu_s))
-        return found
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlhfless.executor.step.record import StepRecord
-from rlhfless.executor.step.work_items import Gpus, ItemRun, WorkItem, WorkServer, bytes_of
+from rlhfless.executor.step.record import HeldGpus, StepRecord
+from rlhfless.executor.step.work_items import Gpus, ItemRun, WorkItem, WorkServer, bought_as, bytes_of
 from rlhfless.executor.step.work_order import groups_of
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
-from solver.model.objective import NonGenerationPhases
 from solver.timing.work_schedule import NO_GATE, WorkItems, schedule_work
 
 OVERLAP_S = 1e-9
@@ -141,23 +140,6 @@ def _check_holders(holds: Sequence[Hold]) -> None:
                 latest[gpu] = hold
 
 
-def phase_items(phases: NonGenerationPhases, cluster: Cluster | MixedCluster, generated_s: float = 0.0) -> list[WorkItem]:
-    """Return the phases outside generation as items: the learner prepares, then learns, when generation is over.
-
-    Args:
-        generated_s: when that is, in seconds from the start of the step.
-    """
-    if not phases.learner_gpus and not phases.seconds:
-        return []
-    ids = tuple(range(cluster.gpus, cluster.gpus + phases.learner_gpus))
-    beside = sum(pool.nodes for pool in cluster.pools) if ids else None  # phases without GPUs of their own are in no table
-    learner = Gpus("learner", ids, held_all_step=True, node=beside, usd_per_gpu_hour=phases.usd_per_gpu_hour)
-    return [
-        WorkItem("prepare", phases.prepare_s, gpus=learner, after_s=generated_s, role="learner"),
-        WorkItem("learn", phases.learn_s, gpus=learner, after_s=generated_s, items=(0,)),
-    ]
-
-
 def add_work(record: StepRecord, work: Sequence[WorkItem], cluster: Cluster | MixedCluster) -> None:
     """Place and write items of a step whose other rows are written, at their own seconds, and close its record again.
 
@@ -196,8 +178,25 @@ def write_holds(record: StepRecord, holds: Iterable[Hold], cluster: Cluster | Mi
         if not server.is_somewhere:
             continue
         record.span(server.holder, "start", hold.start_s, hold.start_s + hold.startup_s, call="load")
-        for gpus in server.allocated(cluster) if until_s > hold.start_s else ():
+        for gpus in allocated(server, cluster) if until_s > hold.start_s else ():
             record.allocate(server.holder, hold.role, gpus, hold.start_s, until_s)
+
+
+def allocated(server: WorkServer, cluster: Cluster | MixedCluster) -> list[HeldGpus]:
+    """Return a server's GPUs as they are billed, those of each node of the cluster; GPUs beside it are taken to be on one node.
+
+    A server on the CPU of a node has none, which cost nothing.
+    """
+    usd, of_node = server.gpus.usd_per_gpu_hour, dict[int, list[int]]()
+    for gpu in server.gpu_ids:
+        like = gpu if gpu < cluster.gpus else server.gpu_ids[0]
+        of_node.setdefault(bought_as(like, cluster)[0] if server.node is None else server.node, []).append(gpu)
+    found = []
+    for node, ids in (of_node or {server.node or 0: []}).items():
+        pool = bought_as(min(ids, default=0), cluster)[1]
+        usd_per_gpu_s = pool.usd_per_gpu_s if usd is None else usd / 3600.0
+        found.append(HeldGpus(pool.kind, node, tuple(ids), pool.market, usd_per_gpu_s))
+    return found
 
 
 def _write_released(record: StepRecord, holds: Iterable[Hold]) -> None:

@@ -14,6 +14,7 @@ from rlhfless.executor.step.allocations import bill
 from rlhfless.executor.step.dispatcher import Dispatcher
 from rlhfless.executor.step.event_loop import EventLoop
 from rlhfless.executor.step.failure import ends_as_failed
+from rlhfless.executor.step.phase_work import phase_items
 from rlhfless.executor.step.plan_validation import check_drafting, check_gpus
 from rlhfless.executor.step.prefixes import prefixes_of
 from rlhfless.executor.step.progress import OnProgress
@@ -23,7 +24,6 @@ from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.executor.step.step_state import RunningStep, StepOptions
 from rlhfless.executor.step.step_trace import executed_with
 from rlhfless.executor.step.work_items import WorkItem, check_work
-from rlhfless.executor.step.work_rows import phase_items
 from rlhfless.executor.virtual.actors import EngineFactory, VirtualActor, begin
 from rlhfless.executor.virtual.backend import VirtualBackend
 from rlhfless.executor.virtual.measured_pass import check_replayable, measure, measure_prefixes

@@ -168,8 +168,8 @@ class Worker:
 
     def _run_item(self, order: RunItem) -> None:
         with self.beating(lambda: self.connection.send(ActorReport(self.now_s()))):
-            done = order.answer(self.now_s)
-        self.connection.send(ActorReport(done.end_s, item=done))
+            report = order.run(self.now_s)
+        self.connection.send(report)
 
     def _add(self, order: Add) -> None:
         assert self.engine is not None
