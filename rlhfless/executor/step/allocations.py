@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.phase_work import phase_items
 from rlhfless.executor.step.record import StepRecord, holder_of
-from rlhfless.executor.step.work_rows import NO_WORK, ExecutedWork, Hold, place_work, write_work
+from rlhfless.executor.step.work_items import ItemRun
+from rlhfless.executor.step.work_rows import Hold, place_work, write_work
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.objective import NonGenerationPhases
 from solver.model.plan import Plan
@@ -23,16 +24,20 @@ def bill(
     held: Sequence[Allocation],
     cluster: Cluster | MixedCluster,
     phases: NonGenerationPhases,
-    work: ExecutedWork = NO_WORK,
+    work: Sequence[ItemRun] = (),
+    work_holds: Sequence[Hold] = (),
 ) -> None:
     """Write the work beside decoding, the phases after generation and the allocations, and close the record.
 
     Actors have their GPUs until they are done, or for as long as the plan says, at the price in the plan. GPUs that an actor
     would have held for longer, but that work items took over, are from then on the holder's of these items.
+
+    Args:
+        work, work_holds: items that have run, and the GPUs that were held for them.
     """
     generated_s = record.start_s + record.makespan_s
-    of_phases = place_work(phase_items(phases, cluster, record.makespan_s), record)
-    runs, holds = (*work[0], *of_phases[0]), (*work[1], *of_phases[1])
+    learned, learner = place_work(phase_items(phases, cluster, record.makespan_s), record)
+    runs, holds = (*work, *learned), (*work_holds, *learner)
     end_s = max([generated_s, *(run.end_s for run in runs)])
     until = {"generation": generated_s, "step": end_s}
     until_s = {a.number: max(until.get(a.plan.release, a.done_s), a.done_s) for a in held}
@@ -43,7 +48,7 @@ def bill(
         computed_s = record.start_s + plan.prefill.done_s
         record.span("learner", "prefill", record.start_s, computed_s, tokens=plan.prefill.computed_tokens)
     write_work(record, runs, [_for_actors(hold, holds, held, until_s) for hold in holds], cluster, end_s)
-    record.work = list(work[0])
+    record.work = list(work)
     record.close(max([end_s, *(row["end_s"] for row in record.allocations)]))
 
 

@@ -119,12 +119,12 @@ class EventLoop(Generic[A]):
                 clean_up(self.backend.stop_early, self._bill_early, self.backend.close, after=error)
                 raise
             self.backend.close()
-        bill(step.record, step.plan, step.held, options.cluster, options.phases, self.work.executed())
+        bill(step.record, step.plan, step.held, options.cluster, options.phases, *self.work.executed())
 
     def _bill_early(self) -> None:
         """Write the allocations of a step that is not complete, without the phases that would have followed."""
         step = self.step
-        bill(step.record, step.plan, step.held, step.options.cluster, NonGenerationPhases(), self.work.executed())
+        bill(step.record, step.plan, step.held, step.options.cluster, NonGenerationPhases(), *self.work.executed())
 
     def _run(self) -> None:
         backend, driver, live = self.backend, self.driver, self.step.live

@@ -44,7 +44,6 @@ class Hold(NamedTuple):
 
 ExecutedWork = tuple[Sequence[ItemRun], Sequence[Hold]]
 """Items that have run, in the order in which they were given, and the GPUs that were held for them."""
-NO_WORK: ExecutedWork = ((), ())
 
 
 def place_work(
@@ -64,7 +63,7 @@ def place_work(
         PlanningError: two servers would have one GPU at the same time.
     """
     if not work:
-        return NO_WORK
+        return (), ()
     completions = record.completions if any(item.responses for item in work) else {}
     number_of: dict[Gpus, int] = {}
     for item in work:

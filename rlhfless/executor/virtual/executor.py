@@ -174,5 +174,5 @@ def run_step(
             prefill = measure_prefixes(prefixes, measured) if prefixes else None
             taken = measure(log.journals, measured, on_progress=on_replay_progress)
         record, held, startup = retime(record, log, executed.held, taken, prefill)
-        bill(record, startup.plan, held, cluster, phases, executed.work.placed(record, held))
+        bill(record, startup.plan, held, cluster, phases, *executed.work.placed(record, held))
     return record

@@ -17,7 +17,7 @@ from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.step_state import RunningStep
 from rlhfless.executor.step.work_items import WorkItem, named
 from rlhfless.executor.step.work_order import in_order
-from rlhfless.executor.step.work_rows import NO_WORK, ExecutedWork, place_work
+from rlhfless.executor.step.work_rows import ExecutedWork, place_work
 from rlhfless.executor.virtual.actors import VirtualActor
 
 
@@ -32,7 +32,7 @@ class VirtualWork:
         self.work, self.step = work, step
         self.seconds = [0.0 if item.seconds is None else float(item.seconds) for item in work]
         self.results: list[Any] = [None] * len(work)
-        self._executed = NO_WORK
+        self._executed: ExecutedWork = ((), ())
 
     def finish(self) -> None:
         """See ``StepWork``.
