@@ -67,7 +67,7 @@ def test_a_learner_that_is_needed_later_costs_less_and_ends_as_early(grows: bool
 def holds(trainer: RaggedTrainer) -> bool:
     """Whether a server of work holds GPUs in the step under way."""
     under_way = trainer.actor_pool._step  # type: ignore[union-attr]
-    return under_way is not None and any(server.role for server in under_way.work.servers)
+    return under_way is not None and any(server.held is not None for server in under_way.work.servers)
 
 
 @pytest.mark.full

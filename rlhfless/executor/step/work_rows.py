@@ -22,7 +22,7 @@ from solver.timing.work_schedule import NO_GATE, WorkItems, schedule_work
 OVERLAP_S = 1e-9
 
 Held = Iterable[tuple[Sequence[int], float]]
-"""GPUs of actors, and from when on these do not need them."""
+"""GPUs of actors, and until when these need them."""
 
 
 class Hold(NamedTuple):
@@ -57,7 +57,7 @@ def place_work(
     """Return when and where each item of a generated step runs: one call of ``schedule_work``.
 
     Args:
-        seconds: of the items; None: their own. results: of their functions.
+        held: GPUs that actors need until then. seconds: of the items; None: their own. results: of their functions.
 
     Raises:
         PlanningError: two servers would have one GPU at the same time.
@@ -65,6 +65,10 @@ def place_work(
     if not work:
         return (), ()
     completions = record.completions if any(item.responses for item in work) else {}
+    complete_s: dict[int, float] = {}  # by identity of the responses, as many items may wait for the same
+    for item in work:
+        if id(item.responses) not in complete_s:
+            complete_s[id(item.responses)] = max((completions[r].time_s for r in item.responses), default=-math.inf)
     number_of: dict[Gpus, int] = {}
     for item in work:
         number_of.setdefault(item.gpus, len(number_of))
@@ -73,7 +77,7 @@ def place_work(
     counts = [(before, gate) for gate, waited in enumerate(gates) for before in waited]
     items = WorkItems(
         [float(item.seconds or 0.0) for item in work] if seconds is None else seconds,
-        [max([record.start_s + item.after_s, *(completions[r].time_s for r in item.responses)]) for item in work],
+        [max(record.start_s + item.after_s, complete_s[id(item.responses)]) for item in work],
         waits_for=[gate if item.items else NO_GATE for gate, item in zip(gate_of, work, strict=True)],
         counts_for=np.array(counts, dtype=np.int64).reshape(-1, 2),
         place=[number_of[item.gpus] for item in work],
