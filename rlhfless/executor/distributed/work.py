@@ -57,7 +57,7 @@ class PoolWork:
         self._runs: dict[int, ItemRun] = {}
         self._tries = [0] * len(self.work)
         self._next_index = -1
-        self._lost: list[tuple[str, str, float, float]] = []  # holder, kind, start and end of items that were lost
+        self._lost: list[ItemRun] = []
         self._shown: list[Row] = []  # spans of the items that have begun
         self._shown_of: dict[int, Row] = {}  # of these, by item, those of items that run
         step.work_so_far = self.so_far
@@ -101,14 +101,12 @@ class PoolWork:
                 server.remote.join()
 
     def executed(self) -> ExecutedWork:
-        """See ``StepWork``; also writes the spans of lost items, whose allocations are written now, too."""
+        """See ``StepWork``."""
         now_s = self.orders.step_actors.now_s()
         for server in self.servers:
             server.release(now_s)
-        for holder, kind, start_s, end_s in self._lost:
-            self.step.record.span(holder, kind, start_s, end_s, call="lost")
-        self._lost.clear()
-        return [self._runs[i] for i in sorted(self._runs)], [hold for server in self.servers for hold in server.holds]
+        runs = [self._runs[i] for i in sorted(self._runs)]
+        return [*runs, *self._lost], [hold for server in self.servers for hold in server.holds]
 
     def so_far(self, now_s: float) -> WorkSoFar:
         """Return the items that have begun, and the GPUs held for them, until now; takes as long however many have ended."""
@@ -285,7 +283,7 @@ class PoolWork:
             return
         if i is not None and up:
             self._tries[i] += 1
-            self._lost.append((server.holder, self.work[i].kind, since_s, now_s))
+            self._lost.append(ItemRun(self.work[i], server.holder, since_s, now_s, lost=True))
         if not (i is not None and up) and server.deaths > self.orders.wall.faults.restarts:
             raise ActorError(f"{said}; its process was lost {server.deaths} times, so the step was aborted")
         if i is not None and self._tries[i] >= TRIES:

@@ -48,7 +48,7 @@ def bill(
         computed_s = record.start_s + plan.prefill.done_s
         record.span("learner", "prefill", record.start_s, computed_s, tokens=plan.prefill.computed_tokens)
     write_work(record, runs, [_for_actors(hold, holds, held, until_s) for hold in holds], cluster, end_s)
-    record.work = list(work)
+    record.work = [run for run in work if not run.lost]
     record.close(max([end_s, *(row["end_s"] for row in record.allocations)]))
 
 

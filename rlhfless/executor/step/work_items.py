@@ -253,13 +253,17 @@ class WorkItem:
 
 
 class ItemRun(NamedTuple):
-    """A work item that has run: its holder, its start and end, and the result of its function (None without one)."""
+    """A work item that has run: its holder, its start and end, and the result of its function (None without one).
+
+    ``lost``: its process died meanwhile, so it was run again or ended the step.
+    """
 
     item: WorkItem
     holder: str
     start_s: float
     end_s: float
     result: Any = None
+    lost: bool = False
 
 
 def named(index: int, item: WorkItem) -> str:

@@ -43,7 +43,7 @@ class Hold(NamedTuple):
 
 
 ExecutedWork = tuple[Sequence[ItemRun], Sequence[Hold]]
-"""Items that have run, in the order in which they were given, and the GPUs that were held for them."""
+"""Items that have run, in the order in which they were given, then those that were lost; and the GPUs held for all of them."""
 
 
 def place_work(
@@ -219,7 +219,7 @@ def _write_spans(record: StepRecord, runs: Iterable[ItemRun]) -> None:
     """Write the spans of one holder: like items that follow each other without a pause are one span."""
     together: list[ItemRun] = []
     for run in runs:
-        if together and (run.start_s != together[-1].end_s or _alike(run.item) != _alike(together[-1].item)):
+        if together and (run.start_s != together[-1].end_s or _alike(run) != _alike(together[-1])):
             _write_span(record, together)
             together = []
         together.append(run)
@@ -227,12 +227,15 @@ def _write_spans(record: StepRecord, runs: Iterable[ItemRun]) -> None:
         _write_span(record, together)
 
 
-def _alike(item: WorkItem) -> tuple[Any, ...]:
-    return item.kind, item.call, item.detail
+def _alike(run: ItemRun) -> tuple[Any, ...]:
+    return run.item.kind, run.item.call, run.item.detail, run.lost
 
 
 def _write_span(record: StepRecord, runs: Sequence[ItemRun]) -> None:
     item, responses = runs[0].item, sum(len(run.item.responses) for run in runs)
+    if runs[0].lost:
+        record.span(runs[0].holder, item.kind, runs[0].start_s, runs[-1].end_s, call="lost")
+        return
     what: dict[str, Any] = {} if item.call is None else {"call": item.call}
     if responses:
         what["responses"] = responses
