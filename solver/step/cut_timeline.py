@@ -1,4 +1,4 @@
-"""Times generation with a global cut: when responses complete and actors give their GPUs back, for one set of lengths.
+"""Times generation with a global cut: when responses complete and actors release their GPUs, for one set of lengths.
 
 Before the cut every actor runs its responses by continuous batching (``solver.timing.batching``), as the executor does. The cut
 comes with the completion that leaves fewer than R_t responses. Every actor then ends its iteration. The m actors with the most
@@ -101,7 +101,7 @@ class CutTimeline:
     def cut(self, state: CutState, keep: int) -> Generated | None:
         """Return generation with this cut to ``keep`` actors; None where they have no room for all unfinished responses.
 
-        Actors that are done have given their GPUs back and receive nothing. Where no more than ``keep`` are left, none is cut.
+        Actors that are done have released their GPUs and receive nothing. Where no more than ``keep`` are left, none is cut.
         """
         left = self.workload.iterations - state.tokens
         unfinished = np.flatnonzero(left > 0)

@@ -39,7 +39,7 @@ class PhaseSchedule:
 
     Attributes:
         prepare_end_s: when generation and preparation of all responses have ended.
-        step_s: when learning has ended, too, and every actor has given its GPUs back.
+        step_s: when learning has ended, too, and every actor has released its GPUs.
         gpu_s: GPU-seconds in addition to those of generation: of every other server from its first item to its last, with
             loading before it on released GPUs, and of the learner from its allocation to the end of the step.
         busy: intervals in which a server works without a pause, in the order in which they start.
