@@ -22,11 +22,16 @@ GONE_OPTIONS: dict[str, tuple[Any, ...]] = {
 """Name of a gone option -> the stored values that mean "off", such as ``"learner_grows": (False,)`` or ``"tp": (None, 1)``."""
 
 _PIPELINES = "rlhfless.training.run_pipelines demonstrates fused pipelines on processes"
-DEMONSTRATED = {
+INSTEAD = {
+    "attention": "the torch engine has one attention, and vLLM is the engine with a paged KV cache",
+    "weight_sync": "weights reach vLLM by a folder in memory",
+    "levers": "each optimisation is an option of its own, such as cluster.learning",
     **dict.fromkeys(("pipeline", "pipeline_critic", "micro_batches", "pipeline_schedule"), _PIPELINES),
     "preparation_tp": "rlhfless.training.reallocate demonstrates moves between layouts on processes",
+    "time_limit_s": "planning does a constant amount of work",
+    **dict.fromkeys(("max_line_mib", "max_rows", "max_unpacked_gib"), "the variable RLHFLESS_LIMITS has the limits of readers"),
 }
-"""Name of a gone option -> what still shows the technique, as a clause."""
+"""Name of a gone option -> what there is in its place, as a clause."""
 
 LEFT_OUT: dict[str, Any] = {"tensor_parallel": 1}
 """Options of one engine today that runs without sections stored for others, too, with the value that is left out."""
@@ -109,9 +114,8 @@ def _checked(stored: Mapping[str, Any], where: object, error: type[UserError]) -
     options = {**stored}
     for name, off in GONE_OPTIONS.items():
         if name in options and (value := options.pop(name)) not in off:
-            shown = f"; {DEMONSTRATED[name]}" if name in DEMONSTRATED else ""
             raise error(
-                f"{where}: option {name} is {value!r}, but there is no such option any more{shown}; start again without "
-                f"{name}, or use the version of rlhfless that stored it"
+                f"{where}: option {name} is {value!r}, but there is no such option any more; {INSTEAD[name]}; start again "
+                f"without {name}, or use the version of rlhfless that stored it"
             )
     return options

@@ -78,13 +78,16 @@ class TrainOptions(Options):
 
     @classmethod
     def instead_of(cls, option: str) -> str | None:
-        """Return what is typed for an option that is a key or another framework's name; None if it is neither."""
+        """Return what is typed for an option that is a key, gone, or another framework's name; None if it is none of these."""
+        from rlhfless.gone_options import INSTEAD
         from rlhfless.training.config.section import all_keys
         from rlhfless.training.config.their_names import ALONE, ON_COMMAND_LINE, THEIRS, in_python_only, of_others
 
         name = option.lstrip("-").replace("-", "_")
         if name == "config":
             return "the file is typed without an option: rlhfless train CONFIG.yaml"
+        if name in INSTEAD:
+            return f"it is gone: {INSTEAD[name]}"
         if name in ON_COMMAND_LINE:
             return f"give {in_python_only(name)}"
         keys = [key for key in all_keys() if name in (key, key.rpartition(".")[2])]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhfless.gone_options import FLAT, GONE_OPTIONS
+from rlhfless.gone_options import FLAT, GONE_OPTIONS, INSTEAD
 from rlhfless.training.config import TrainConfig, read_config
 from rlhfless.training.config.files import is_override
 from rlhfless.training.config.section import all_keys
@@ -57,6 +57,7 @@ def test_the_table_of_flags_has_every_earlier_option_and_names_keys_and_options_
     had = {name for names in FLAT.values() for name in names} | {"task", "algorithm", "optimizer"}
     plain = {"rewards": "reward", "lora_targets": "lora_target"}  # a flag was given once for each
     assert {plain.get(name, name) for name in had} | GONE_OPTIONS.keys() <= named, "every option of an earlier version is there"
+    assert INSTEAD.keys() == GONE_OPTIONS.keys(), "a refusal says what there is in place of each"
     for flags, now in rows:
         first = re.match(r"`([^`]+)`", now)
         if first is None:
