@@ -33,6 +33,9 @@ INSTEAD = {
 }
 """Name of a gone option -> what there is in its place, as a clause."""
 
+RENAMED_VALUES: dict[str, tuple[Any, Any]] = {"preparation": ("freed", "released")}
+"""Name of an option -> a value of it by its old and its new name."""
+
 LEFT_OUT: dict[str, Any] = {"tensor_parallel": 1}
 """Options of one engine today that runs without sections stored for others, too, with the value that is left out."""
 
@@ -89,7 +92,7 @@ def in_sections(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_gone(stored: Mapping[str, Any], where: object, error: type[UserError]) -> dict[str, Any]:
-    """Return stored options without those that no longer exist.
+    """Return stored options without those that no longer exist, and with values by their names of today.
 
     Args:
         stored: options by name, or in sections, as in ``meta.json``.
@@ -102,6 +105,8 @@ def without_gone(stored: Mapping[str, Any], where: object, error: type[UserError
     Example:
         >>> without_gone({"samples_per_prompt": 8, "gpus": 16}, "meta.json", UserError)
         {'samples_per_prompt': 8, 'gpus': 16}
+        >>> without_gone({"cluster": {"preparation": "freed"}}, "meta.json", UserError)
+        {'cluster': {'preparation': 'released'}}
     """
     options = _checked(stored, where, error)
     for section in FLAT:
@@ -118,4 +123,7 @@ def _checked(stored: Mapping[str, Any], where: object, error: type[UserError]) -
                 f"{where}: option {name} is {value!r}, but there is no such option any more; {INSTEAD[name]}; start again "
                 f"without {name}, or use the version of rlhfless that stored it"
             )
+    for name, (old, new) in RENAMED_VALUES.items():
+        if options.get(name) == old:
+            options[name] = new
     return options

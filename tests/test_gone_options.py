@@ -88,3 +88,11 @@ def test_a_shipped_run_has_options_of_today_only(name: str) -> None:
     completed = TrainConfig(**stored).to_dict()
     assert completed == merged(completed, stored)
     assert stored["rollout"]["max_response_tokens"] == 320
+
+
+def test_a_stored_value_that_was_renamed_is_read_by_its_name_of_today() -> None:
+    config = TrainConfig(cluster={"preparation": "released"})
+    stored = config.to_dict()
+    earlier = {**stored, "cluster": {**stored["cluster"], "preparation": "freed"}}
+    assert TrainConfig.of_stored(earlier) == TrainConfig.of_stored(stored)
+    config.check_resume(earlier)
