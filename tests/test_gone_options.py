@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from error_messages import refused
 
-from rlhfless.gone_options import FLAT, GONE_OPTIONS, in_sections, without_gone
+from rlhfless.gone_options import FLAT, GONE_OPTIONS, INSTEAD, in_sections, without_gone
 from rlhfless.trace import TraceError, read_trace
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
 from rlhfless.training.config.section import all_keys
@@ -21,6 +21,7 @@ TRACES = Path(__file__).parents[1] / "data" / "traces"
 @pytest.fixture(autouse=True)
 def gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GONE_OPTIONS, "spare_actors", (None, 0))
+    monkeypatch.setitem(INSTEAD, "spare_actors", "actors start when they are needed")
 
 
 def stored_with(folder: Path, value: object) -> Path:
@@ -39,7 +40,7 @@ def test_a_trace_is_read_without_an_option_that_was_off(off: object, tmp_path: P
 
 def test_a_trace_with_an_option_that_was_on_is_refused(tmp_path: Path) -> None:
     folder = stored_with(tmp_path / "run", 2)
-    with refused(TraceError, str(folder / "meta.json"), "spare_actors", "2"):
+    with refused(TraceError, str(folder / "meta.json"), "spare_actors", "2", "actors start when they are needed"):
         read_trace(folder)
 
 
