@@ -19,6 +19,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, Self, cast
 
 from rlhfless.engine.protocol import Request
@@ -341,11 +342,15 @@ class ActorPool(Transport[ActorHandle]):
         """End the actors without work of a step that will not be complete, and write their GPU time to its record."""
         with self.lock:
             self._prewarms = ()
-            for place in list(self._idle):
-                self._end(place, "given up")
-            self._write(record)
             if len(self.history.starts_s) > len(self.history.generated_s):
                 self.history.give_up()
+            ends = [partial(self._end, place, "given up") for place in list(self._idle)]
+            clean_up(*ends, self._forget_idle, partial(self._write, record))
+
+    def _forget_idle(self) -> None:
+        """Note the GPU time of actors that could not be ended, which are of no use any more."""
+        for place in list(self._idle):
+            self._note(place, self._idle.pop(place), self.now_s())
 
     def _ask(self, place: ActorPlacement, holder: str) -> float:
         """Return until when an actor without work waits; not later than now: it ends. The trace says by which costs.
