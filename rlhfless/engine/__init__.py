@@ -1,4 +1,4 @@
-"""Inference engines with one protocol: simulated, torch and vLLM.
+"""Inference engines with one protocol: simulated, torch, vLLM, and servers that run already.
 
 Importing this package is fast; torch is loaded with the first name that needs it.
 """
@@ -11,21 +11,22 @@ from rlhfless.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rlhfless.engine.common.drafter import Drafter
+    from rlhfless.engine.common.sampling import Sampling
     from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request
+    from rlhfless.engine.server.engine import ServerEngineFactory
     from rlhfless.engine.simulated.disturbances import FaultInjectingFactory
     from rlhfless.engine.simulated.engine import SimulatedEngine
     from rlhfless.engine.simulated.factory import SimulatedEngineFactory
     from rlhfless.engine.torch.engine import TorchEngine
     from rlhfless.engine.torch.factory import TorchEngineFactory
     from rlhfless.engine.torch.model import DecoderModel, counting
-    from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.engine.torch.transformers_model import TransformersModel
     from rlhfless.engine.vllm.factory import VllmEngineFactory
 
 __all__ = [
     "Completion", "DecoderModel", "Drafter", "Engine", "EngineSpan", "FaultInjectingFactory", "Progress", "Request", "Sampling",
-    "SimulatedEngine", "SimulatedEngineFactory", "TorchEngine", "TorchEngineFactory", "TransformersModel", "VllmEngineFactory",
-    "counting",
+    "ServerEngineFactory", "SimulatedEngine", "SimulatedEngineFactory", "TorchEngine", "TorchEngineFactory",
+    "TransformersModel", "VllmEngineFactory", "counting",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
@@ -39,7 +40,8 @@ __getattr__, __dir__ = lazy_names(
         "FaultInjectingFactory": "engine.simulated.disturbances",
         "Progress": "engine.protocol",
         "Request": "engine.protocol",
-        "Sampling": "engine.torch.sampling",
+        "Sampling": "engine.common.sampling",
+        "ServerEngineFactory": "engine.server.engine",
         "SimulatedEngine": "engine.simulated.engine",
         "SimulatedEngineFactory": "engine.simulated.factory",
         "TorchEngine": "engine.torch.engine",

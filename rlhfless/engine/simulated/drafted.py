@@ -49,9 +49,9 @@ class DraftedEngineFactory(PoolEngines):
 
     capabilities: ClassVar[Capabilities] = SIMULATED
 
-    def __call__(self, latency: LatencyModel, admission: Admission, clock_s: float) -> DraftedEngine:
+    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> DraftedEngine:
         """Return the engine of the next actor."""
-        return DraftedEngine(latency, admission, clock_s, self)
+        return DraftedEngine(latency, admission, start_s, self)
 
 
 class DraftedEngine:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import Field, StrictBool, field_validator, model_validator
 
 from rlhfless.latency import list_profiles
 from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
@@ -172,6 +172,16 @@ class ClusterConfig(Section):
     """Device of the learner's models; auto is a GPU if there is one. With real actors it is a GPU that no actor uses; if actors
     use all, the learner shares the first one, with a warning. A model that is passed as an object stays on its device. A run
     may be resumed on another device, but not bit for bit."""
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _loads_weights(cls, engine: Any) -> Any:
+        if engine == "server":
+            raise TrainError(
+                "cluster.engine is 'server', but a server that runs already cannot load the weights of each step; choose torch, "
+                "transformers or vllm, or execute one step on it: rlhfless plan LOG --engine server --server URL"
+            )
+        return engine
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
