@@ -11,6 +11,7 @@ from rlhfless.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rlhfless.engine.common.drafter import Drafter
+    from rlhfless.engine.common.pool_engines import Capabilities, PoolEngines
     from rlhfless.engine.common.sampling import Sampling
     from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request
     from rlhfless.engine.server.engine import ServerEngineFactory
@@ -24,20 +25,22 @@ if TYPE_CHECKING:
     from rlhfless.engine.vllm.factory import VllmEngineFactory
 
 __all__ = [
-    "Completion", "DecoderModel", "Drafter", "Engine", "EngineSpan", "FaultInjectingFactory", "Progress", "Request", "Sampling",
-    "ServerEngineFactory", "SimulatedEngine", "SimulatedEngineFactory", "TorchEngine", "TorchEngineFactory",
-    "TransformersModel", "VllmEngineFactory", "counting",
+    "Capabilities", "Completion", "DecoderModel", "Drafter", "Engine", "EngineSpan", "FaultInjectingFactory", "PoolEngines",
+    "Progress", "Request", "Sampling", "ServerEngineFactory", "SimulatedEngine", "SimulatedEngineFactory", "TorchEngine",
+    "TorchEngineFactory", "TransformersModel", "VllmEngineFactory", "counting",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "Capabilities": "engine.common.pool_engines",
         "Completion": "engine.protocol",
         "DecoderModel": "engine.torch.model",
         "Drafter": "engine.common.drafter",
         "Engine": "engine.protocol",
         "EngineSpan": "engine.protocol",
         "FaultInjectingFactory": "engine.simulated.disturbances",
+        "PoolEngines": "engine.common.pool_engines",
         "Progress": "engine.protocol",
         "Request": "engine.protocol",
         "Sampling": "engine.common.sampling",

@@ -115,7 +115,7 @@ class Client:
             raise ServerLost(f"no server answers at {self.url} ({_said(error)})") from None
         if answer.status == 200:
             return answer, connected
-        text = answer.read(LONGEST_LINE).decode(errors="replace")
+        text = answer.read(LONGEST_LINE)
         connection.close()
         if answer.status >= 500:
             raise ServerLost(f"the server at {self.url} failed with status {answer.status}: {_message(text)}")
@@ -163,8 +163,10 @@ class Stream:
             if (text := line[5:].strip()) == b"[DONE]":
                 raise ServerLost(f"{at} ended a response without saying why")
             event = self._client._object(text)
+            if isinstance(refused := event.get("error"), dict) and (refused.get("code") or 500) < 500:
+                raise InputError(f"{at} refuses a response: {_message(text)}")
             if "error" in event:
-                raise InputError(f"{at} refuses a response: {_message(text.decode(errors='replace'))}")
+                raise ServerLost(f"{at} failed: {_message(text)}")
             for choice in event.get("choices") or ():
                 yield (chunk := self._chunk(choice))
                 if chunk.finish is not None:
@@ -189,12 +191,11 @@ def _said(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _message(text: str) -> str:
+def _message(text: bytes) -> str:
     """Return what a server says of an error, on one line."""
-    try:
+    said: Any = text.decode(errors="replace")
+    with contextlib.suppress(ValueError, AttributeError):
         found = json.loads(text)
         found = found.get("error", found)
         said = found.get("message") or found.get("detail") if isinstance(found, dict) else found
-    except (ValueError, AttributeError):
-        said = text
     return " ".join(str(said or "nothing").split())[:300]

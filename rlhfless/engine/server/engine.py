@@ -236,7 +236,7 @@ class ServerEngine:
         forced = {} if request.target_tokens is None else {"ignore_eos": True, "min_tokens": stop_tokens(request)}
         return {
             "model": self._model.name, "prompt": request.prompt_ids.tolist(), "max_tokens": stop_tokens(request),
-            "temperature": sampling.temperature, "seed": request.seed % (1 << 63),
+            "temperature": sampling.temperature, **({"seed": request.seed % (1 << 63)} if sampling.temperature else {}),
             **{name: value for name, value in filters.items() if value != getattr(Sampling(), name)},
             **({} if not stop or forced else {"stop_token_ids": list(stop)}), **forced,
             "logprobs": 0, "return_token_ids": True, "return_tokens_as_token_ids": True,

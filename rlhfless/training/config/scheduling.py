@@ -178,8 +178,8 @@ class ClusterConfig(Section):
     def _loads_weights(cls, engine: Any) -> Any:
         if engine == "server":
             raise TrainError(
-                "cluster.engine is 'server', but a server that runs already cannot load the weights of each step; choose torch, "
-                "transformers or vllm, or execute one step on it: rlhfless plan LOG --engine server --server URL"
+                "cluster.engine is 'server', but a server that runs already cannot load the weights of each step; choose "
+                "torch, transformers or vllm, or execute a plan on it: rlhfless plan LOG --engine server --server URL"
             )
         return engine
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +59,7 @@ def test_tokens_lengths_and_times_are_the_servers(server: SmallServer) -> None:
     assert sum(span.tokens for span in spans if span.phase == "decode") == sum(c.response_tokens for c in done.values())
     prompts = sum(r.prompt_tokens for r in requests if r.target_tokens)
     assert sum(span.tokens for span in spans if span.phase == "prefill") == prompts
-    assert all(one.end_s <= other.start_s for one, other in zip(spans, spans[1:], strict=False))
+    assert all(one.end_s <= other.start_s for one, other in itertools.pairwise(spans))
     assert server.most == ROOMY.max_batch, "slots are the admission's, and all are used"
 
 
@@ -117,7 +118,7 @@ def event(**choice: object) -> str:
     [
         (["data: {broken"], ["not OpenAI-compatible"]),
         (["data: [1]"], ["not OpenAI-compatible"]),
-        (['data: {"error": {"message": "bad\\nprompt"}}'], ["refuses", "bad prompt"]),
+        (['data: {"error": {"message": "bad\\nprompt", "code": 400}}'], ["refuses", "bad prompt"]),
         ([event(text="x", finish_reason=None)], ["neither token ids nor log-probabilities"]),
         ([event(token_ids=[1], finish_reason="stop")], ["response 0", "1 tokens", "5 were forced", "min_tokens"]),
     ],
@@ -131,8 +132,13 @@ def test_what_a_server_sends_wrongly_is_one_sentence(server: SmallServer, lines:
 
 @pytest.mark.parametrize(
     "lines",
-    [[event(token_ids=[1], finish_reason=None)], [event(token_ids=[1], finish_reason="abort")]],
-    ids=["ends", "aborts"],
+    [
+        [event(token_ids=[1], finish_reason=None)],
+        [event(token_ids=[1], finish_reason="abort")],
+        ["data: [DONE]"],
+        ['data: {"error": {"message": "the engine died", "code": 500}}'],
+    ],
+    ids=["ends", "aborts", "says nothing", "fails"],
 )
 def test_a_server_that_gives_up_is_lost(server: SmallServer, lines: list[str]) -> None:
     server.lines = lines
