@@ -96,8 +96,9 @@ class ProfileOptions(Options):
             raise InputError("--base and --actors need a log; name it with --from-log, or leave them out")
         if served != (self.server is not None):
             raise InputError("--engine server and --server URL belong together; give both, or leave both out")
-        if served and (given := next((f for f in ("device", "memory_gib") if f in self.model_fields_set), None)):
-            raise InputError(f"--{given.replace('_', '-')} is not known of a server; leave it out, or --engine server")
+        of_device = [f"--{name.replace('_', '-')}" for name in ("device", "memory_gib") if name in self.model_fields_set]
+        if served and of_device:
+            raise InputError(f"{of_device[0]} is not known of a server; leave it out, or --engine server")
         return self
 
 

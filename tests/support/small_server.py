@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
                     time.sleep(0.01)
             choice: dict[str, Any] = {"text": "x", "finish_reason": None, "logprobs": {"token_logprobs": [-0.5]}}
             if server.sends_ids:
-                choice["token_ids"] = [token_of(body["prompt"], body["seed"], number)]
+                choice["token_ids"] = [token_of(body["prompt"], body.get("seed", 0), number)]
             if number == count - 1:
                 choice["finish_reason"] = "length" if count == body["max_tokens"] else "stop"
             yield "data: " + json.dumps({"choices": [choice]})

@@ -116,15 +116,14 @@ def _trial(
     url: str, factory: ServerEngineFactory, rng: np.random.Generator, batch: int, tokens: int, longest: int
 ) -> Trial | None:
     """Return what a batch of prompts of ``tokens`` takes; None where the server does not decode all of them at once."""
-    lengths, found = ITERATIONS, None
+    lengths, found, clock = ITERATIONS, None, time.monotonic
     for _ in range(ATTEMPTS):
         lengths = min(2 * lengths, longest - tokens)
         ids = rng.integers(2, SMALL_IDS, size=(batch, tokens))  # new prompts are in no cache
-        engine = ServerEngine(url, factory, Admission(batch, batch * longest), 0.0)
+        sent_s, all_decode = clock(), list[tuple[float, int]]()
+        engine = ServerEngine(url, factory, Admission(batch, batch * longest), sent_s)
         engine.add([Request(i, tokens, lengths, prompt_ids=ids[i], seed=i, target_tokens=lengths) for i in range(batch)])
         with cleaning_up(engine.close):
-            began_s, all_decode = time.monotonic(), list[tuple[float, int]]()
-            clock = lambda began_s=began_s: time.monotonic() - began_s  # noqa: E731
             while engine.running() or engine.waiting():
                 engine.step(clock(), clock)
                 counts = list(engine.generated_tokens().values())
@@ -134,8 +133,8 @@ def _trial(
                     all_decode.append((engine.clock_s, sum(counts)))
         if len(all_decode) > 1:
             (first_s, first), (last_s, last) = all_decode[0], all_decode[-1]
-            iterations = (last - first) / batch
-            found = Trial(first_s, (last_s - first_s) / iterations)
-            if iterations >= ITERATIONS:
+            if last > first:
+                found = Trial(first_s - sent_s, (last_s - first_s) * batch / (last - first))
+            if last - first >= ITERATIONS * batch:
                 break
     return found
