@@ -10,6 +10,8 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 from rlhfless.latency import list_profiles
 from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
 from rlhfless.scheduling.speculative import Speculative
+from rlhfless.engine.common.pool_engines import Capabilities
+from rlhfless.engine.server.engine import ServerEngineFactory
 from rlhfless.system.child import HEARTBEAT_TIMEOUT_S
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.section import (
@@ -26,6 +28,19 @@ from solver.model.objective import TIME_WEIGHT
 from solver.model.plurals import counted
 
 DraftTokens = Annotated[int, Field(strict=True, ge=1, le=MAX_DRAFT_TOKENS)]
+
+
+def check_loads_weights(can: Capabilities) -> None:
+    """Refuse engines for training that cannot load the weights of each step.
+
+    Raises:
+        TrainError: they cannot.
+    """
+    if not can.loads_weights:
+        raise TrainError(
+            f"{can.name} as cluster.engine cannot load the weights of each step; choose torch, transformers or vllm, or execute "
+            "a plan on servers that run already: rlhfless plan LOG --engine server --server URL"
+        )
 
 
 class PlannerConfig(Section):
@@ -177,10 +192,7 @@ class ClusterConfig(Section):
     @classmethod
     def _loads_weights(cls, engine: Any) -> Any:
         if engine == "server":
-            raise TrainError(
-                "cluster.engine is 'server', but a server that runs already cannot load the weights of each step; choose "
-                "torch, transformers or vllm, or execute a plan on it: rlhfless plan LOG --engine server --server URL"
-            )
+            check_loads_weights(ServerEngineFactory.capabilities)
         return engine
 
     @model_validator(mode="after")
