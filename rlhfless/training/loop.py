@@ -27,9 +27,9 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 import rlhfless
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.pretrained import stop_ids_of
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool, StepFailed, StepRecord, WorkItem, run_step
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.executor.step.progress import BETWEEN_STEPS, OnPhase, OnProgress, OnStepEnd, StepProgress

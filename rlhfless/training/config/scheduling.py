@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 
+from rlhfless.engine.common.pool_engines import Capabilities
+from rlhfless.engine.server.engine import ServerEngineFactory
 from rlhfless.latency import list_profiles
 from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
 from rlhfless.scheduling.speculative import Speculative
-from rlhfless.engine.common.pool_engines import Capabilities
-from rlhfless.engine.server.engine import ServerEngineFactory
 from rlhfless.system.child import HEARTBEAT_TIMEOUT_S
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.section import (
@@ -38,8 +38,8 @@ def check_loads_weights(can: Capabilities) -> None:
     """
     if not can.loads_weights:
         raise TrainError(
-            f"{can.name} as cluster.engine cannot load the weights of each step; choose torch, transformers or vllm, or execute "
-            "a plan on servers that run already: rlhfless plan LOG --engine server --server URL"
+            f"{can.name} as cluster.engine cannot load the weights of each step; choose torch, transformers or vllm, or "
+            "execute a plan on servers that run already: rlhfless plan LOG --engine server --server URL"
         )
 
 
