@@ -14,7 +14,7 @@ from small_server import SmallServer, requests_of, small_server, tokens_of
 import rlhfless as rl
 from rlhfless.engine import ServerEngineFactory, SimulatedEngineFactory
 from rlhfless.errors import InputError
-from rlhfless.executor import ProcessPool, StepFailed, StepRecord, WorkGpus, WorkItem, run_step
+from rlhfless.executor import Gpus, ProcessPool, StepFailed, StepRecord, WorkItem, run_step
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, LatencyModel, Plan, PlanningError
 from solver.model.plan import ActorPlan
@@ -108,7 +108,7 @@ def test_what_a_server_cannot_do_is_refused_before_anything_is_sent(servers: tup
     refuses(plan_of(HALVES), urls, "actor 0", urls[0], "SimulatedEngineFactory", engines=SimulatedEngineFactory())
     prefixes = replace(plan_of(HALVES).actors[1], prefixes=(0,), prefix_tokens=(2,))
     refuses(replace(plan_of(HALVES), actors=(plan_of(HALVES).actors[0], prefixes)), urls, "actor 1", "prefixes")
-    beside = [WorkItem("learn", run=time.sleep, gpus=WorkGpus("learner", (("learner", (1,)),)), responses=(0,))]
+    beside = [WorkItem("learn", run=time.sleep, gpus=Gpus("learner", (1,)), responses=(0,))]
     refuses(plan_of(HALVES), urls, "'learner'", "GPU 1", work=beside)
     with refused(PlanningError, "ServerEngineFactory", "virtual clock", "actor_pool"):
         run_step(plan_of(HALVES), requests, factory, LATENCY, Cluster(1, 2, 1))
