@@ -1,4 +1,4 @@
-"""``rlhfless plan``: plans one step of a log with lengths predicted from the earlier steps."""
+"""``rlhfless plan``: plans one step of a log with lengths predicted from the earlier steps, and executes the plan."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field
+from pydantic import AliasChoices, Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from rlhfless.cli.acceptance import ACCEPTED, stated_acceptance
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.logged_run import assumed_of, refuse_without_gpus
-from rlhfless.cli.options import Limits, PricedGpus, Printed, refuse_missing_log, shown
+from rlhfless.cli.options import Limits, Names, OutFolder, PricedGpus, Printed, refuse_missing_log, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
+from solver.model.plurals import counted
 
 if TYPE_CHECKING:
+    from rlhfless.executor import StepRecord
+    from rlhfless.simulate import LoggedStep, SimulationConfig
     from solver.model.acceptance import Acceptance
     from solver.model.cluster import Cluster, MixedCluster
     from solver.model.latency import LatencyModel
+    from solver.model.plan import Plan
 
 
+SMALL_IDS = 32  # token ids below which every model's vocabulary has others
 POOL = "GPUS:PROFILE[,PROFILE...][:USD[:MARKET]]"
 EXECUTED = ["policy", "actors", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "bound_gpu_seconds"]
 
@@ -34,6 +39,9 @@ class PlanOptions(Printed, Limits, PricedGpus):
     The plan says how many actors start and which responses each generates. Policy solver makes it, as `run.plan()` does in
     Python. It is compared with the static schedule and the lower bound. The latency profile is scaled to the times in LOG. With
     --pool or --drafts the plan is printed but not executed.
+
+    With --engine server the plan also runs on OpenAI-compatible servers that run already, such as `vllm serve`, one server per
+    actor. Responses have the true lengths, and prompts of random tokens, so that times are real and texts are not.
     """
 
     log: CliPositionalArg[Path] = Field(
@@ -48,6 +56,25 @@ class PlanOptions(Printed, Limits, PricedGpus):
         None, json_schema_extra=shown("A0.7|weak|strong"),
         description=f"Plan with speculative decoding that accepts {ACCEPTED}.  [default: no drafts]",
     )  # fmt: skip
+    engine: Literal["simulated", "server"] = Field("simulated", description="Engine that executes the plan.")
+    servers: Names = Field(
+        (), validation_alias="server", json_schema_extra=shown("URL,..."),
+        description="With --engine server: the servers, such as http://localhost:8000,http://localhost:8001.",
+    )  # fmt: skip
+    out: OutFolder | None = Field(
+        None, validation_alias=AliasChoices("out", "o"), json_schema_extra=shown("FOLDER"),
+        description="With --engine server: write the trace of the executed plan to FOLDER.",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _servers_fit(self) -> Self:
+        if (self.engine == "server") != bool(self.servers):
+            raise InputError("--engine server and --server URL belong together; give both, or leave both out")
+        if self.out is not None and not self.servers:
+            raise InputError("-o is given, but nothing runs; give --engine server --server URL as well, or leave it out")
+        if self.servers and (self.pools or self.drafts is not None):
+            raise InputError("--engine server runs plans without --pool and --drafts; leave these out")
+        return self
 
 
 def plan(options: PlanOptions) -> None:
@@ -89,6 +116,11 @@ def plan(options: PlanOptions) -> None:
         result = compared.plans["solver"][0]
     if expected is not None:
         result = replace(result, drafting=Drafting(), acceptance=expected)
+    ran = None
+    if options.servers:
+        ran = on_servers(logged, setting, result, options.servers)
+        if options.out is not None:
+            ran.trace.save(options.out, overwrite=True)
     assumed = assumed_of(run)
     if options.format == "json":
         guess = {"guess": logged.guess} if logged.guess else {}
@@ -96,6 +128,8 @@ def plan(options: PlanOptions) -> None:
         about = {"step": wanted, "profile": setting.latency.name, "times": scale.to_dict()}
         if assumed:
             about["assumed"] = assumed
+        if ran is not None:
+            executed["on_servers"] = {"servers": options.servers, "generation_s": generation_s(ran)}
         print_json("rlhfless-plan", about | guess | json.loads(result.to_json()) | executed)
         return
     if compared is None:  # a comparison states both
@@ -108,8 +142,39 @@ def plan(options: PlanOptions) -> None:
     print(repr(result))
     if compared is not None:
         print(f"executed with the true lengths: {compared!r}")
+    if ran is not None:
+        print(
+            f"executed on {counted(len(options.servers), 'server')} with the true lengths: {generation_s(ran):.3g} s from the "
+            f"first request to the last token{'' if options.out is None else f'; wrote {options.out}'}"
+        )
     if expected is not None:
         print(f"drafts planned with {options.drafts}: {_per_pass(expected)}")
+
+
+def on_servers(logged: LoggedStep, setting: SimulationConfig, plan: Plan, urls: Sequence[str]) -> StepRecord:
+    """Execute a plan of a logged step on servers, with the true lengths and prompts of random tokens.
+
+    Raises:
+        PlanningError: the plan has more actors than there are servers, or does what a server cannot.
+        InputError: a server cannot be used. StepFailed: all of them were lost.
+    """
+    import numpy as np
+
+    from rlhfless.engine import Sampling, ServerEngineFactory
+    from rlhfless.executor import ProcessPool
+
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(2, SMALL_IDS, size=tokens) for tokens in logged.truth.prompt_tokens.tolist()]
+    requests = [replace(r, prompt_ids=prompts[r.prompt]) for r in logged.requests() if r.prompt is not None]
+    engines = ServerEngineFactory(sampling=Sampling(temperature=0))  # of text that says nothing
+    with ProcessPool([url for url in urls for _ in range(setting.latency.gpus_per_actor)]) as pool:
+        return pool.run_step(plan, requests, engines, setting.latency, setting.cluster, step=logged.step)
+
+
+def generation_s(record: StepRecord) -> float:
+    """Return the seconds from the first request to the last token: without the start of the actors' processes."""
+    done = record.completions.values()
+    return max(c.time_s for c in done) - min(c.start_s for c in done)
 
 
 def _per_pass(acceptance: Acceptance) -> str:

@@ -1,6 +1,7 @@
-"""``rlhfless profile``: writes a latency profile, measured on this machine, or from an engine's lines, or scaled to a log.
+"""``rlhfless profile``: writes a latency profile, measured here or on a server, or from an engine's lines, or scaled to a log.
 
 ``rlhfless.latency.measure`` measures, ``rlhfless.engine.torch.benchmark`` is what it times,
+``rlhfless.engine.server.benchmark`` measures a server,
 ``rlhfless.latency.engine_statistics`` measures from an engine's lines, and ``rlhfless.latency.calibrate_from_log`` scales a
 profile to the times of a log.
 """
@@ -24,9 +25,11 @@ from solver.model.plurals import counted
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rlhfless.latency.measure import MeasurementGrid
+
 
 class ProfileOptions(Options):
-    """Measure the latency of an engine for a model on this machine, and write it as a latency profile.
+    """Measure the latency of an engine for a model on this machine or on a server, and write it as a latency profile.
 
     It measures decode iterations by batch size and KV tokens, separate prefill calls, removing finished responses from the
     batch, start-up, and transfers. Run it on an idle machine.
@@ -35,13 +38,24 @@ class ProfileOptions(Options):
     contexts up to the prompt plus the response limit: longer contexts than the largest of --contexts cannot be planned. Batches
     that do not fit into memory, and contexts longer than the model's, are left out and listed in the profile.
 
+    With --engine server the model is measured that an OpenAI-compatible server at --server has, such as `vllm serve`, by the
+    tokens that it streams. Nothing else may use it meanwhile. What it does not tell, --base supplies.
+
     With --from-log nothing is measured on this machine. If the log has the lines that vLLM or SGLang print about every ten
     seconds, the profile is fitted to them. Otherwise the profile --base is scaled to the times that the run logged.
     """
 
     out: OutFile = Field(validation_alias=AliasChoices("out", "o"), description="Write the profile to this JSON file.")
-    model: str = Field("tiny-qwen2", description="Model to measure: a folder of a transformers model, or tiny-qwen2.")
-    engine: Literal["torch", "transformers"] = Field("torch", description="Engine to measure.")
+    model: str = Field(
+        "tiny-qwen2",
+        description="Model to measure: a folder of a transformers model, or tiny-qwen2; with --engine server the name that it "
+        "has there, which is not needed if it is the only one.",
+    )
+    engine: Literal["torch", "transformers", "server"] = Field("torch", description="Engine to measure.")
+    server: str | None = Field(
+        None, json_schema_extra=shown("URL"),
+        description="With --engine server: the server to measure, such as http://localhost:8000.",
+    )  # fmt: skip
     device: str = Field("cpu", description="Device to measure on, such as cpu or cuda.")
     max_batch: Annotated[int, Field(ge=2)] | None = Field(
         None,
@@ -65,7 +79,7 @@ class ProfileOptions(Options):
     base: str | None = Field(
         None, json_schema_extra=shown("NAME"),
         description="With --from-log: the profile (shipped name or JSON file) to scale, which also supplies what the engine's "
-        "lines lack.",
+        "lines lack. With --engine server: the profile that supplies what a server does not tell, such as its memory.",
     )  # fmt: skip
     actors: Count | None = Field(
         None, description="With --from-log: the number of actors, if the log does not state it.  [default: 1]"
@@ -77,13 +91,19 @@ class ProfileOptions(Options):
         if self.from_log is not None and given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise InputError(f"--from-log measures nothing; leave out {flags}")
-        if self.from_log is None and (self.base is not None or self.actors is not None):
+        served = self.engine == "server"
+        if self.from_log is None and ((self.base is not None and not served) or self.actors is not None):
             raise InputError("--base and --actors need a log; name it with --from-log, or leave them out")
+        if served != (self.server is not None):
+            raise InputError("--engine server and --server URL belong together; give both, or leave both out")
+        of_device = [f"--{name.replace('_', '-')}" for name in ("device", "memory_gib") if name in self.model_fields_set]
+        if served and of_device:
+            raise InputError(f"{of_device[0]} is not known of a server; leave it out, or --engine server")
         return self
 
 
-MEASURED = ("model", "engine", "device", "max_batch", "contexts", "memory_gib", "fast")
-"""Options of a measurement on this machine."""
+MEASURED = ("model", "engine", "server", "device", "max_batch", "contexts", "memory_gib", "fast")
+"""Options of a measurement."""
 
 
 def profile(options: ProfileOptions) -> None:
@@ -98,12 +118,11 @@ def profile(options: ProfileOptions) -> None:
     if options.from_log is not None:
         print(_from_log(options.from_log, options.base, options.actors, out))
         return
-    from rlhfless.engine.torch.benchmark import engine_timers
     from rlhfless.latency import save_profile
     from rlhfless.latency.measure import FAST, MeasurementGrid, measure_profile
 
     grid = FAST if options.fast else MeasurementGrid()
-    named, memory_bytes = " --engine transformers" * (options.engine != "torch") + " --fast" * options.fast, None
+    named, memory_bytes = " --engine transformers" * (options.engine == "transformers") + " --fast" * options.fast, None
     if options.max_batch is not None:
         smaller = (batch for batch in grid.batches if batch < options.max_batch)
         grid, named = replace(grid, batches=(*smaller, options.max_batch)), f"{named} --max-batch {options.max_batch}"
@@ -112,6 +131,12 @@ def profile(options: ProfileOptions) -> None:
         grid, named = replace(grid, contexts=_contexts(typed)), f"{named} --contexts {typed}"
     if options.memory_gib is not None:
         memory_bytes, named = int(options.memory_gib * 2**30), f"{named} --memory-gib {options.memory_gib}"
+    if options.engine == "server":
+        measured = _of_server(options, grid, named)
+        print(f"{measured['origin']}\n{decode_of(measured)}\n{prefill_of(measured)}\nwrote {save_profile(out, measured)}")
+        return
+    from rlhfless.engine.torch.benchmark import engine_timers
+
     command = f"rlhfless profile --model {options.model} --device {options.device}{named} -o {out}"
     timers = engine_timers if options.engine == "torch" else partial(engine_timers, forward=options.engine)
     measured = measure_profile(
@@ -119,6 +144,23 @@ def profile(options: ProfileOptions) -> None:
     )
     print(describe(measured))
     print(f"wrote {save_profile(out, measured)}")
+
+
+SERVED_ROUNDS = 3
+"""Rounds on a server: in each it decodes a whole batch of every size."""
+
+
+def _of_server(options: ProfileOptions, grid: MeasurementGrid, named: str) -> dict[str, Any]:
+    from rlhfless.engine.server.benchmark import measure_server
+    from rlhfless.latency import read_profile
+
+    assert options.server is not None
+    base = None if options.base is None else read_profile(options.base)
+    model = options.model if "model" in options.model_fields_set else None
+    given = f" --model {model}" * (model is not None) + named + f" --base {options.base}" * (base is not None)
+    command = f"rlhfless profile --engine server --server {options.server}{given} -o {options.out}"
+    grid = replace(grid, rounds=SERVED_ROUNDS)
+    return measure_server(options.server, model, options.out.stem, grid, base=base, command=command)
 
 
 class Logged(NamedTuple):
@@ -256,15 +298,13 @@ def _contexts(text: str) -> tuple[int, ...]:
 
 def describe(measured: Mapping[str, Any]) -> str:
     """Return a summary of a measured profile in six lines: the fits with their relative errors, start-up and memory."""
-    fit, prefill = measured["fit"], measured["prefill"]
+    prefill = measured["prefill"]
     join_us, end_us = prefill["per_join_s"] * 1e6, prefill["per_end_s"] * 1e6
-    rate = f"{1 / prefill['per_token_s']:,.0f} tokens/s" if prefill["per_token_s"] else "no time per token"
     return "\n".join(
         [
             f"{measured['model']}, {measured['precision']}: {measured['origin']}",
-            f"decode iteration  {fit['base_s'] * 1e3:.3g} ms + {fit['per_response_s'] * 1e6:.3g} us per response + "
-            f"{fit['per_kv_token_s'] * 1e9:.3g} ns per KV token; {_residuals(fit)} over {fit['points']} points",
-            f"prefill call      {prefill['base_s'] * 1e3:.3g} ms + {prefill['per_token_s'] * 1e6:.3g} us per token ({rate})",
+            decode_of(measured),
+            prefill_of(measured),
             f"batch changes     {join_us:.3g} us per response that joins, {end_us:.3g} us per response that ends; "
             f"prefill included, {_residuals(prefill)} over {len(prefill['samples']['seconds'])} changes",
             f"start-up          {measured['start_s'] * 1e3:.3g} ms, of which weights {measured['sync_s'] * 1e3:.3g} ms; "
@@ -272,6 +312,22 @@ def describe(measured: Mapping[str, Any]) -> str:
             f"memory            {measured['kv_capacity_tokens']:,} KV tokens plus the weights, {measured['max_batch']} slots",
         ]
     )
+
+
+def decode_of(measured: Mapping[str, Any]) -> str:
+    """Return the fit of a decode iteration, with its errors."""
+    fit = measured["fit"]
+    return (
+        f"decode iteration  {fit['base_s'] * 1e3:.3g} ms + {fit['per_response_s'] * 1e6:.3g} us per response + "
+        f"{fit['per_kv_token_s'] * 1e9:.3g} ns per KV token; {_residuals(fit)} over {fit['points']} points"
+    )
+
+
+def prefill_of(measured: Mapping[str, Any]) -> str:
+    """Return the fit of a prefill call."""
+    prefill = measured["prefill"]
+    rate = f"{1 / prefill['per_token_s']:,.0f} tokens/s" if prefill["per_token_s"] else "no time per token"
+    return f"prefill call      {prefill['base_s'] * 1e3:.3g} ms + {prefill['per_token_s'] * 1e6:.3g} us per token ({rate})"
 
 
 def _residuals(fit: Mapping[str, float]) -> str:

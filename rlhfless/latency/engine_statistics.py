@@ -210,18 +210,8 @@ def profile_of_engine(
     }
     if fit.drafted:
         assumptions["drafts"] = "the engine decoded with drafts, so times are those of tokens with such drafts at such batches"
-    if base is None:
-        rest = {
-            "model": "unknown", "kind": "unknown", "gpus_per_actor": 1, "precision": "unknown", "licence": "the log's",
-            "start_s": 0.0, "sync_s": 0.0, "transfer_base_s": 0.0, "transfer_per_kv_token_s": 0.0,
-            "link": {"what": "unknown", "kv_bytes_per_token": 0.0}, "kv_capacity_tokens": UNLIMITED_KV_TOKENS,
-        }  # fmt: skip
-        assumptions["others"] = "unknown: kind of GPU (one per actor); start-up, weight sync and transfers, charged with 0"
-        assumptions["kv_capacity_tokens"] = "unknown, so it is not limited"
-    else:
-        rest = {key: value for key, value in base.items() if key not in ("calibration", "kv_capacity")}
-        assumptions["others"] = f"{base['name']}'s: model, GPUs, start-up, weight sync, transfers"
-        assumptions["kv_capacity_tokens"] = f"{base['name']}'s"
+    rest, assumed = unstated(base)
+    assumptions |= assumed
     if kv_cache_tokens is not None:
         rest["kv_capacity_tokens"] = int(kv_cache_tokens)
         assumptions["kv_capacity_tokens"] = f"{kv_cache_tokens:,.0f}, as the engine states it in the log"
@@ -244,6 +234,29 @@ def profile_of_engine(
             "constant": residuals(fit.checked.constant_errors), "read_as": fit.read_as,
         },
     }  # fmt: skip
+
+
+def unstated(base: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what an engine does not tell of its profile, and where it is from: the base profile, or it is unknown.
+
+    Args:
+        base: of ``read_profile``, or None.
+    """
+    if base is None:
+        unknown = {
+            "model": "unknown", "kind": "unknown", "gpus_per_actor": 1, "precision": "unknown", "licence": "the log's",
+            "start_s": 0.0, "sync_s": 0.0, "transfer_base_s": 0.0, "transfer_per_kv_token_s": 0.0,
+            "link": {"what": "unknown", "kv_bytes_per_token": 0.0}, "kv_capacity_tokens": UNLIMITED_KV_TOKENS,
+        }  # fmt: skip
+        return unknown, {
+            "others": "unknown: kind of GPU (one per actor); start-up, weight sync and transfers, charged with 0",
+            "kv_capacity_tokens": "unknown, so it is not limited",
+        }
+    known = {key: value for key, value in base.items() if key not in ("calibration", "kv_capacity")}
+    return known, {
+        "others": f"{base['name']}'s: model, GPUs, start-up, weight sync, transfers",
+        "kv_capacity_tokens": f"{base['name']}'s",
+    }
 
 
 def _prefill(fit: EngineFit) -> tuple[float, str]:

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import torch
 
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.devices import cuda_devices
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.row_models import row_model
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.transformers_limits import scales_rope, supported_tokens
 from rlhfless.executor import Faults, Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
 from rlhfless.executor.distributed.ray.cluster import import_ray

@@ -23,11 +23,11 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.model import one_thread
 from rlhfless.engine.torch.row_models import row_model
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import StepRecord
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.random_state import streams_of

@@ -18,8 +18,8 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.torch.kernel_bits import kernel_bits
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.latency import PriceError, usd_per_gpu_hour

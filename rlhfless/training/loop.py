@@ -27,9 +27,9 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 import rlhfless
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.pretrained import stop_ids_of
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool, StepFailed, StepRecord, WorkItem, run_step
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.executor.step.progress import BETWEEN_STEPS, OnPhase, OnProgress, OnStepEnd, StepProgress
@@ -46,6 +46,7 @@ from rlhfless.training.algorithms.lora import save_adapter
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.chosen import choose
 from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.config.scheduling import check_loads_weights
 from rlhfless.training.config.their_names import OF_TRAINER
 from rlhfless.training.draft_history import earlier_responses
 from rlhfless.training.engines import (
@@ -705,6 +706,7 @@ class Trainer:
         """
         self._enter(step, "weight sync")
         engines = self.engines.of_step(self.model, step)
+        check_loads_weights(engines.capabilities)
         requests, name = self.requests(problems, step), self._meta["run"]
         start_s, charging, watch = self.state.position.clock_s, self.config.cluster.charging, self._watching(step, work)
         options: dict[str, Any] = {"run": name, "step": step, "start_s": start_s, "on_progress": watch, "work": work}

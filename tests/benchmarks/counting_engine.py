@@ -2,7 +2,7 @@
 
 For measurements of everything around an engine, with real processes. A response's next token is a function of its seed, the
 weights and its whole context, of which the KV state is a checksum: whoever goes on with a wrong state, a wrong length or other
-weights writes other tokens. The module is the processes' side of it (``rlhfless.executor.distributed.worker.backend``) and
+weights writes other tokens. The module is the processes' side of it (``Backend``) and
 loads no torch.
 """
 
@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rlhfless.engine.common import pool_engines
+from rlhfless.engine.common.pool_engines import Capabilities, PoolEngines
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
@@ -24,38 +26,22 @@ MODULUS, FACTOR = (1 << 61) - 1, 6364136223846793005
 VOCABULARY = 32_000
 
 
-def pack(thing: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Everything is one buffer."""
-    return b"", [pickle.PickleBuffer(pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL))]
+class Backend(pool_engines.Backend):
+    """It computes nothing, and needs nothing beside the process."""
 
+    def pack(self, obj: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+        """Everything is one buffer."""
+        return b"", [pickle.PickleBuffer(pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL))]
 
-def unpack(form: bytes, buffers: Iterable[Any], device: str) -> Any:
-    """What ``pack`` was given."""
-    (buffer,) = buffers
-    return pickle.loads(buffer)
-
-
-def cuda_devices() -> list[str]:
-    """It computes nothing."""
-    return []
-
-
-def use_device(device: str) -> None:
-    """Any will do."""
-
-
-def start_server(engines: Any, latency: LatencyModel) -> bool:
-    """Nothing is needed beside the process."""
-    return False
-
-
-def free_memory(device: str) -> None:
-    """Nothing is held."""
+    def unpack(self, form: bytes, buffers: Iterable[Any], device: str) -> Any:
+        """What ``pack`` was given."""
+        (buffer,) = buffers
+        return pickle.loads(buffer)
 
 
 @dataclass(frozen=True)
-class CountingEngines:
-    """Makes engines (see ``rlhfless.executor.distributed.worker.backend.RemoteEngines``).
+class CountingEngines(PoolEngines):
+    """Makes engines.
 
     Attributes:
         weights: change every token. kv_bytes: size of a KV state that is handed over.
@@ -64,24 +50,7 @@ class CountingEngines:
     weights: int = 1
     kv_bytes: int = 8
 
-    backend_module: ClassVar[str] = "counting_engine"
-    one_gpu: ClassVar[bool] = False
-    min_start_timeout_s: ClassVar[float] = 0.0
-    starts_server: ClassVar[bool] = False
-    takes_prefixes: ClassVar[bool] = False
-    weights_version: ClassVar[None] = None
-    weight_bytes: ClassVar[int] = 0
-
-    def measured(self) -> CountingEngines:
-        """It has no other time."""
-        return self
-
-    def to_remote(self) -> CountingEngines:
-        """It is all there is."""
-        return self
-
-    def compatibility_key(self, latency: LatencyModel) -> None:
-        """A process can make any of them."""
+    capabilities: ClassVar[Capabilities] = Capabilities("an engine that counts", "counting_engine")
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> CountingEngine:
         return CountingEngine(latency, admission, self, start_s)
@@ -102,7 +71,7 @@ class _Member:
 
 
 class CountingEngine:
-    """One replica (see ``rlhfless.executor.distributed.worker.worker.SteppedEngine``); responses need a ``target_tokens`` and
+    """One replica (see ``PoolEngine``); responses need a ``target_tokens`` and
     ``prompt_ids``.
 
     Attributes:

@@ -15,12 +15,12 @@ import torch
 from gpu_workload import LIMIT
 
 from rlhfless.engine.common.engine_drafts import EngineDrafts
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.protocol import Completion, Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.row_models import row_model
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.latency.measure import CausalLM
 from solver import LatencyModel
 from solver.model.admission import Admission

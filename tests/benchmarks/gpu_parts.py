@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from gpu_workload import LIMIT, attempted
 
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.benchmark import engine_timers
 from rlhfless.engine.torch.decode_step import GRAPH_WIDTH
@@ -24,7 +25,6 @@ from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.kv_cache import BLOCK
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.row_models import row_model
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.latency import load_profile, read_profile
 from rlhfless.latency.measure import CausalLM
 from rlhfless.latency.profile import compose_profile

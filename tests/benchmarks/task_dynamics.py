@@ -50,7 +50,7 @@ def dynamics(rollouts: pd.DataFrame) -> dict[str, float]:
 def answers(model: Any, tokenizer: Any, seed: int = 0, count: int = HELD_OUT, max_response_tokens: int = 320) -> pd.DataFrame:
     """One sampled response to each of ``count`` held-out problems, sampled as in a run's evaluation: ``right`` (0 or 1) and
     ``response_tokens``."""
-    from rlhfless.engine.torch.sampling import Sampling
+    from rlhfless.engine.common.sampling import Sampling
     from rlhfless.training import RolloutConfig, TaskConfig, TrainConfig
     from rlhfless.training.evaluation import Evaluator
     from rlhfless.training.rewards.registry import make_rewards

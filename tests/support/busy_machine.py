@@ -79,12 +79,12 @@ class Gated:
             raise AttributeError(name)
         return getattr(self.factory, name)
 
-    def measured(self) -> Gated:
-        """See ``RemoteEngines``."""
-        return replace(self, factory=self.factory.measured())
+    def measured(self, devices: Sequence[str] = ()) -> Gated:
+        """See ``PoolEngines``."""
+        return replace(self, factory=self.factory.measured(devices))
 
     def to_remote(self) -> Gated:
-        """See ``RemoteEngines``."""
+        """See ``PoolEngines``."""
         return replace(self, factory=self.factory.to_remote())
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> Any:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from benchmark_scripts import counting_engine
 
+from rlhfless.engine.common.pool_engines import Capabilities
 from rlhfless.engine.protocol import Progress, Request
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
@@ -49,18 +50,10 @@ class ScriptedEngines(counting_engine.CountingEngines):
     version: int | None = None
     starts_more: float = 0.0
 
-    backend_module: ClassVar[str] = "scripted_engine"
-    takes_prefixes: ClassVar[bool] = True
-
     @property
-    def starts_server(self) -> bool:  # type: ignore[override]
-        """Whether there is something beside the process."""
-        return self.starts_more > 0
-
-    @property
-    def weights_version(self) -> int | None:  # type: ignore[override]
-        """Which weights these are."""
-        return self.version
+    def capabilities(self) -> Capabilities:  # type: ignore[override]
+        """They take prefixes, and may start something beside the process."""
+        return Capabilities("a scripted engine", "scripted_engine", takes_prefixes=True, starts_server=self.starts_more > 0)
 
     def compatibility_key(self, latency: LatencyModel) -> Any:
         """What a process is bound to."""
@@ -126,28 +119,21 @@ def expected_tokens(request: Request, weights: int = 1) -> list[int]:
     return list(_expected(weights, tuple(request.prompt_ids.tolist()), request.seed, request.target_tokens))
 
 
-# --- the processes' side (see ``rlhfless.executor.distributed.worker.backend.WorkerBackend``)
-# -------------------------------------------------------
+class Backend(counting_engine.Backend):
+    """The part of an actor's process."""
 
-pack, unpack = counting_engine.pack, counting_engine.unpack
-cuda_devices, use_device, free_memory = (
-    counting_engine.cuda_devices, counting_engine.use_device, counting_engine.free_memory
-)  # fmt: skip
+    def start_server(self, engines: ScriptedEngines, latency: LatencyModel) -> bool:
+        """Start what there is beside the process, once."""
+        actor = HERE[-1]
+        if actor.has_more or not engines.starts_more:
+            return False
+        actor.sleep(engines.starts_more)
+        actor.has_more = True
+        return True
 
-
-def start_server(engines: ScriptedEngines, latency: LatencyModel) -> bool:
-    """Start what there is beside the process, once."""
-    actor = HERE[-1]
-    if actor.has_more or not engines.starts_more:
-        return False
-    actor.sleep(engines.starts_more)
-    actor.has_more = True
-    return True
-
-
-def prewarm(engines: ScriptedEngines, latency: LatencyModel) -> None:
-    """The same before the step."""
-    start_server(engines, latency)
+    def prewarm(self, engines: ScriptedEngines, latency: LatencyModel) -> None:
+        """The same before the step."""
+        self.start_server(engines, latency)
 
 
 def requests_of(lengths: list[int], limit: int = 60, prompt_tokens: int = 3, samples: int = 1) -> list[Request]:

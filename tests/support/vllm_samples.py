@@ -26,11 +26,11 @@ import numpy as np
 import pytest
 import torch
 
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.protocol import Completion, Request
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.model import DecoderModel
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm import adapter as vllm_adapter
 from rlhfless.engine.vllm import start_up
 from rlhfless.engine.vllm.engine import VllmEngine
@@ -144,8 +144,9 @@ def vllm_process(root: Path, drafting: Drafting | None = None) -> Iterator[Calla
 def _start(folder: Path, drafting: Drafting | None) -> None:
     from rlhfless.engine.vllm import worker_backend as vllm_process
 
-    vllm_process.use_device("cpu")
-    assert vllm_process.start_server(factory_of(folder, 0, drafting=drafting), LATENCY)
+    backend = vllm_process.Backend()
+    backend.use_device("cpu")
+    assert backend.start_server(factory_of(folder, 0, drafting=drafting), LATENCY)
 
 
 def shared_memory_of(pids: Iterable[int]) -> set[Path]:

@@ -12,8 +12,8 @@ import pytest
 from torch_wall_samples import until
 from training_samples import started
 
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.engines import VllmEngines
 from rlhfless.training.loop import Trainer

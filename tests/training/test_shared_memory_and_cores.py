@@ -17,10 +17,10 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from training_samples import config, farthest, run_config  # noqa: E402
 
+from rlhfless.engine.common.sampling import Sampling  # noqa: E402
 from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel  # noqa: E402
-from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
 from rlhfless.latency import load_profile  # noqa: E402
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError  # noqa: E402
 from rlhfless.training.engines import TorchEngines, make_engines, same_bits  # noqa: E402

@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch")
 from tiny_architectures import tiny  # noqa: E402
 from training_samples import run_config  # noqa: E402
 
+from rlhfless.engine.common.sampling import Sampling  # noqa: E402
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
 from rlhfless.engine.torch.model import one_thread  # noqa: E402
 from rlhfless.engine.torch.pretrained import load_model, stop_ids_of  # noqa: E402
-from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
 from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.engines import make_engines  # noqa: E402
 from rlhfless.training.loop import Trainer  # noqa: E402

@@ -11,17 +11,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rlhfless.engine.common.batch_scheduler import BatchScheduler, NextBatch
 from rlhfless.engine.common.draft_control import DraftControl, shortened
+from rlhfless.engine.common.pool_engines import Capabilities, PoolEngines
 from rlhfless.engine.protocol import Progress, Request
 from rlhfless.engine.simulated.accepted_runs import AcceptedRuns
 from rlhfless.engine.simulated.drafted_batch import DraftedBatch, DraftedResponse
 from rlhfless.engine.simulated.drafted_pass import Committed, Joining, Pass
-from rlhfless.engine.simulated.real_time import RemoteFactory, sleep_until
+from rlhfless.engine.simulated.real_time import SIMULATED, sleep_until
 from rlhfless.engine.simulated.requests import refusal
 from rlhfless.errors import InputError
 from solver.lengths.remaining import RemainingLengths
@@ -33,7 +34,7 @@ from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
 
 
 @dataclass(frozen=True, eq=False)
-class DraftedEngineFactory(RemoteFactory):
+class DraftedEngineFactory(PoolEngines):
     """Makes simulated engines with drafts, one per actor.
 
     Args:
@@ -46,9 +47,11 @@ class DraftedEngineFactory(RemoteFactory):
     runs: AcceptedRuns
     remaining: RemainingLengths | None = None
 
-    def __call__(self, latency: LatencyModel, admission: Admission, clock_s: float) -> DraftedEngine:
+    capabilities: ClassVar[Capabilities] = SIMULATED
+
+    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> DraftedEngine:
         """Return the engine of the next actor."""
-        return DraftedEngine(latency, admission, clock_s, self)
+        return DraftedEngine(latency, admission, start_s, self)
 
 
 class DraftedEngine:

@@ -6,11 +6,13 @@ hand-overs take what they take there: a process starts, and there are no weights
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
+from rlhfless.engine.common.pool_engines import Capabilities, PoolEngines
 from rlhfless.engine.simulated.engine import SimulatedEngine
-from rlhfless.engine.simulated.real_time import RealTimeEngine, RemoteFactory
+from rlhfless.engine.simulated.real_time import SIMULATED, RealTimeEngine
 from rlhfless.errors import InputError
 from rlhfless.latency.scaling import scaled
 from solver.model.admission import Admission
@@ -19,7 +21,7 @@ from solver.model.latency import LatencyModel
 
 
 @dataclass(frozen=True)
-class SimulatedEngineFactory(RemoteFactory):
+class SimulatedEngineFactory(PoolEngines):
     """Makes simulated engines, one per actor. ``SimulatedEngine`` itself is a factory with a ``time_scale`` of 1.
 
     Attributes:
@@ -40,11 +42,13 @@ class SimulatedEngineFactory(RemoteFactory):
     time_scale: float = 1.0
     real_time: bool = False
 
+    capabilities: ClassVar[Capabilities] = SIMULATED
+
     def __post_init__(self) -> None:
         if not (is_number(self.time_scale, 0) and self.time_scale > 0):
             raise InputError(f"time_scale is {as_given(self.time_scale)}; a finite number above 0 is needed")
 
-    def measured(self) -> Self:
+    def measured(self, devices: Sequence[str] = ()) -> Self:
         """Return the same engines in real time."""
         return replace(self, real_time=True)
 

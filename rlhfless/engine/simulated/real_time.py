@@ -1,18 +1,16 @@
-"""Simulated engines on the wall clock: one iteration at a time, each of which the actor's process sleeps through.
-
-``RemoteFactory`` is what pools need of a factory whose engines have no weights.
-"""
+"""Simulated engines on the wall clock: one iteration at a time, each of which the actor's process sleeps through."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
-from typing import ClassVar, Self
 
+from rlhfless.engine.common.pool_engines import Capabilities
 from rlhfless.engine.protocol import Progress
 from rlhfless.engine.simulated.engine import SimulatedEngine
-from solver.model.latency import LatencyModel
+
+SIMULATED = Capabilities("a simulated engine", loads_weights=False)
 
 
 class RealTimeEngine(SimulatedEngine):
@@ -38,29 +36,6 @@ class RealTimeEngine(SimulatedEngine):
         end_s = schedule.clock_s if schedule.over else schedule.iterations.end_s(schedule.done + 1)
         sleep_until(end_s, clock, self.sleep)
         return self.advance(end_s)
-
-
-class RemoteFactory:
-    """A factory of simulated engines for actors in separate processes (see ``RemoteEngines`` of the executor)."""
-
-    backend_module: ClassVar[str] = "rlhfless.engine.simulated.worker_backend"
-    one_gpu: ClassVar[bool] = False
-    min_start_timeout_s: ClassVar[float] = 0.0
-    starts_server: ClassVar[bool] = False
-    takes_prefixes: ClassVar[bool] = False
-    weights_version: ClassVar[None] = None
-    weight_bytes: ClassVar[int] = 0
-
-    def measured(self) -> Self:
-        """Return itself: its engines sleep for as long as they are charged."""
-        return self
-
-    def to_remote(self) -> Self:
-        """Return the form of the factory that other machines receive: itself."""
-        return self
-
-    def compatibility_key(self, latency: LatencyModel) -> None:
-        """Return the compatibility key of a process for these engines: None, because any process can make them."""
 
 
 def sleep_until(end_s: float, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:

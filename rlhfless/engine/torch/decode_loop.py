@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from rlhfless.engine.common.batch_scheduler import BatchScheduler
 from rlhfless.engine.common.engine_drafts import PassDrafts
 from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal, VerifiedPass
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.common.spans import spans_of
 from rlhfless.engine.common.stop_ids import stop_ids
@@ -24,7 +25,6 @@ from rlhfless.engine.torch.iteration_clock import IterationClock
 from rlhfless.engine.torch.kv_rows import KVRows
 from rlhfless.engine.torch.lookahead import BatchChange, PendingIterations
 from rlhfless.engine.torch.row_model import RowModel
-from rlhfless.engine.torch.sampling import Sampling
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.torch.fed_places import FedPlaces
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.row_model import RowModel
-from rlhfless.engine.torch.sampling import Sampling, draw, penalise, race_numbers
+from rlhfless.engine.torch.sampling import draw, penalise, race_numbers
 from rlhfless.engine.torch.verify import Inputs, verify, verify_rectangle
 
 GRAPH_WIDTH = 256  # contexts are rounded up to this many cells, so that few graphs are needed

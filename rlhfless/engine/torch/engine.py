@@ -29,11 +29,11 @@ try:
 
     from rlhfless.engine.common.engine_drafts import EngineDrafts, PassDrafts
     from rlhfless.engine.common.request_validation import TokenRoom
+    from rlhfless.engine.common.sampling import Sampling
     from rlhfless.engine.common.sequence import SequenceState
     from rlhfless.engine.torch.decode_loop import DecodeLoop
     from rlhfless.engine.torch.lookahead import PendingIterations
     from rlhfless.engine.torch.row_model import RowModel
-    from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.engine.torch.validation import kv_wrong
     from rlhfless.system.cpu_threads import computing_with
     from rlhfless.system.device_memory import explain_out_of_memory

@@ -10,7 +10,9 @@ import numpy as np
 
 from rlhfless.engine.common.engine_drafts import EngineDrafts
 from rlhfless.engine.common.journal import EngineJournal, Replayed
+from rlhfless.engine.common.pool_engines import Capabilities, PoolEngines
 from rlhfless.engine.common.request_validation import TokenRoom, check
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.common.stop_ids import stop_ids
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch import engine as torch_engine  # first, as it says what is missing where torch is
@@ -18,7 +20,6 @@ from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.replay import replay, replay_prefixes
 from rlhfless.engine.torch.row_model import RowModel
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.validation import kv_wrong
 from rlhfless.errors import InputError
 from rlhfless.system.cpu_threads import computing_with
@@ -30,7 +31,7 @@ from solver.model.latency import LatencyModel
 
 
 @dataclass(frozen=True)
-class TorchEngineFactory:
+class TorchEngineFactory(PoolEngines):
     """Makes engines on one device that share the weights of one model; one engine per actor.
 
     Attributes:
@@ -52,12 +53,9 @@ class TorchEngineFactory:
     drafting: Drafting | None = None
     remaining: RemainingLengths | None = field(default=None, repr=False, compare=False)
 
-    backend_module: ClassVar[str] = "rlhfless.engine.torch.worker_backend"
-    min_start_timeout_s: ClassVar[float] = 0.0
-    one_gpu: ClassVar[bool] = True
-    starts_server: ClassVar[bool] = False
-    takes_prefixes: ClassVar[bool] = True
-    weights_version: ClassVar[None] = None
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        "the torch engine", "rlhfless.engine.torch.worker_backend", one_gpu=True, takes_prefixes=True
+    )
 
     def __post_init__(self) -> None:
         ids = stop_ids(self.eos_id)
@@ -70,7 +68,7 @@ class TorchEngineFactory:
                 f"{self.model.supported_tokens} tokens"
             )
 
-    def measured(self) -> TorchEngineFactory:
+    def measured(self, devices: Sequence[str] = ()) -> TorchEngineFactory:
         """Return the same engines, charged with measured time."""
         return replace(self, real_time=True, tokenizer=None)  # actors get token ids
 
@@ -79,23 +77,12 @@ class TorchEngineFactory:
         """Return the bytes that every actor receives as the step's weights."""
         return self.model.weight_bytes
 
-    def compatibility_key(self, latency: LatencyModel) -> None:
-        """Return the compatibility key of a process for these engines: None, because any process can make them."""
-
-    def to_remote(self) -> TorchEngineFactory:
-        """Return the form of the factory that other machines receive: itself, with its weights."""
-        return self
-
     def close(self) -> None:
         """Free the weights' memory; engines can be made again once ``model.load`` was given weights."""
         self.model.free()
 
     def check(self, requests: Sequence[Request], admission: Admission) -> None:
-        """Refuse requests that an engine with this admission would refuse.
-
-        Raises:
-            ValueError: naming the response, what is wrong with it, and what would be right.
-        """
+        """See ``PoolEngines``."""
         room = TokenRoom.of(self.model, admission)
         for request in requests:
             check(request, room, kv_wrong)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rlhfless.engine.common.engine_drafts import PassDrafts
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.torch.decode_run import DecodeRun
 from rlhfless.engine.torch.drafted_run import DraftedRun
@@ -22,7 +23,6 @@ from rlhfless.engine.torch.kv_cache import free_storage
 from rlhfless.engine.torch.lookahead import BatchChange
 from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.engine.torch.row_model import RowModel
-from rlhfless.engine.torch.sampling import Sampling
 
 
 class KVRows:

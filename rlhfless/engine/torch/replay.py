@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rlhfless.engine.common.engine_drafts import Drafts
 from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal, JournalledBatch, Replayed, VerifiedPass
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.engine import TorchEngine
@@ -24,7 +25,6 @@ from rlhfless.engine.torch.iteration_clock import MEASURED, drafting_s
 from rlhfless.engine.torch.kv_cache import free_storage
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.row_model import RowModel
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.latency.timing import stopwatch
 from rlhfless.system.cleanup import cleaning_up
 from solver.model.admission import Admission

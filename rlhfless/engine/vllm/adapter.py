@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.engine.torch.sampling import Sampling
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.vllm.actor_batches import ActorBatches
 from rlhfless.engine.vllm.cpu_random_streams import wind_back_on_cpu
 from rlhfless.engine.vllm.cpu_verification import repair_on_cpu

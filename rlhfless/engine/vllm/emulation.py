@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.torch.devices import cuda_devices
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import VllmError, check_version
 from rlhfless.engine.vllm.emulation_server import About, Ran, ReplayedPass, main
 from rlhfless.engine.vllm.iteration import NewResponse, StepOutput

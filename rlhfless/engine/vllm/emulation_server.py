@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from rlhfless.engine.torch.sampling import Sampling
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.vllm import worker_backend
 from rlhfless.engine.vllm.adapter import Replica
 from rlhfless.engine.vllm.iteration import NewResponse, StepOutput
@@ -162,7 +162,7 @@ class EmulationServer:
 
 def main(pipe: Connection, device: str, settings: VllmSettings, folder: str, version: int) -> None:
     """Start vLLM, say that it runs, and answer calls until the other end of the pipe closes."""
-    worker_backend.use_device(device)
+    worker_backend.Backend().use_device(device)
     serve(
         HeartbeatConnection(pipe),
         lambda: EmulationServer(worker_backend.replica_for(settings, Path(folder), version), device),

@@ -29,11 +29,11 @@ import numpy as np
 from rlhfless.engine.common.batch_scheduler import BatchScheduler, NextBatch
 from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal, VerifiedPass
 from rlhfless.engine.common.request_validation import TokenRoom
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.common.spans import spans_of
 from rlhfless.engine.common.stop_ids import stop_ids
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import Replica, VllmError
 from rlhfless.engine.vllm.emulation import EmulatedReplica
 from rlhfless.engine.vllm.first_blocks import FirstBlocks

@@ -20,8 +20,9 @@ from solver.model.latency import LatencyModel
 
 try:
     from rlhfless.engine.common.journal import EngineJournal, Replayed
+    from rlhfless.engine.common.pool_engines import Capabilities, PoolEngines
+    from rlhfless.engine.common.sampling import Sampling
     from rlhfless.engine.common.stop_ids import stop_ids
-    from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.engine.vllm import emulation
     from rlhfless.engine.vllm.adapter import check_version
     from rlhfless.engine.vllm.engine import VllmEngine
@@ -36,7 +37,7 @@ except ImportError as error:
 
 
 @dataclass(frozen=True)
-class VllmEngineFactory:
+class VllmEngineFactory(PoolEngines):
     """Makes the vLLM engines of a step's actors, all with the same weights; each in its own process, or emulated.
 
     Attributes:
@@ -69,11 +70,10 @@ class VllmEngineFactory:
     drafting: Drafting | None = None
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
 
-    backend_module: ClassVar[str] = "rlhfless.engine.vllm.worker_backend"
-    one_gpu: ClassVar[bool] = False
-    min_start_timeout_s: ClassVar[float] = 900.0  # it compiles, captures graphs, and reads weights that may be large
-    starts_server: ClassVar[bool] = True
-    takes_prefixes: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        "the vLLM engine", "rlhfless.engine.vllm.worker_backend", starts_server=True,
+        min_start_timeout_s=900.0,  # it compiles, captures graphs, and reads weights that may be large
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.drafting is not None:
@@ -86,7 +86,7 @@ class VllmEngineFactory:
         """
         return ShippedWeights.of(self)
 
-    def measured(self) -> VllmEngineFactory:
+    def measured(self, devices: Sequence[str] = ()) -> VllmEngineFactory:
         """Return this factory after checking that vLLM can be started.
 
         Raises:
@@ -95,6 +95,11 @@ class VllmEngineFactory:
         check_version()
         check_weights(Path(self.weights), self.weights_version)
         return self
+
+    @property
+    def version(self) -> int:
+        """Return the version of the weights in the folder."""
+        return self.weights_version
 
     @property
     def weight_bytes(self) -> int:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from rlhfless.engine.common.journal import EngineJournal, Replayed
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.torch.replay import WARM_UP_ITERATIONS
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm import emulation
 from rlhfless.engine.vllm.emulation_server import Ran, ReplayedPass
 from rlhfless.engine.vllm.iteration import NewResponse

@@ -39,7 +39,7 @@ class Block:
     """An object with tensors whose bytes are stored as ``name``, in shared memory or as a Ray object.
 
     Attributes:
-        form: the object without its tensors (see ``WorkerBackend``). sizes: bytes of each tensor.
+        form: the object without its tensors (see ``Backend``). sizes: bytes of each tensor.
     """
 
     name: str
@@ -149,7 +149,11 @@ class ActorLost:
     @classmethod
     def failed(cls, where: str, failed: Failed) -> ActorLost:
         """Return the loss of an actor whose process sent an exception; ``where``: it runs, in words."""
-        return cls(f"({where}) failed with {failed.error}", failed.out_of_memory, failed.unrecoverable, trace=failed.trace)
+        return cls(
+            f"({where}) failed with {failed.error}", failed.out_of_memory, failed.unrecoverable,
+            gpus_gone=failed.kind == "ServerLost",  # they are the server's
+            trace=failed.trace,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

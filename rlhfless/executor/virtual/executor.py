@@ -159,6 +159,11 @@ def run_step(
             an interrupt.
     """
     check_charging(charging)
+    if getattr(getattr(engine_factory, "capabilities", None), "served", False):
+        raise PlanningError(
+            f"a {type(engine_factory).__name__} decodes in real time, not on the virtual clock; give Executor its servers: "
+            "actor_pool=ProcessPool(['http://localhost:8000'])"
+        )
     if charging == "measured" and links is not None:
         raise PlanningError("shared links need the latency model's transfer times; use charging='profile', not 'measured'")
     measured = check_replayable(plan, engine_factory) if charging == "measured" else None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import Field, StrictBool, field_validator, model_validator
 
+from rlhfless.engine.common.pool_engines import Capabilities
+from rlhfless.engine.server.engine import ServerEngineFactory
 from rlhfless.latency import list_profiles
 from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
 from rlhfless.scheduling.speculative import Speculative
@@ -26,6 +28,19 @@ from solver.model.objective import TIME_WEIGHT
 from solver.model.plurals import counted
 
 DraftTokens = Annotated[int, Field(strict=True, ge=1, le=MAX_DRAFT_TOKENS)]
+
+
+def check_loads_weights(can: Capabilities) -> None:
+    """Refuse engines for training that cannot load the weights of each step.
+
+    Raises:
+        TrainError: they cannot.
+    """
+    if not can.loads_weights:
+        raise TrainError(
+            f"{can.name} as cluster.engine cannot load the weights of each step; choose torch, transformers or vllm, or "
+            "execute a plan on servers that run already: rlhfless plan LOG --engine server --server URL"
+        )
 
 
 class PlannerConfig(Section):
@@ -172,6 +187,13 @@ class ClusterConfig(Section):
     """Device of the learner's models; auto is a GPU if there is one. With real actors it is a GPU that no actor uses; if actors
     use all, the learner shares the first one, with a warning. A model that is passed as an object stays on its device. A run
     may be resumed on another device, but not bit for bit."""
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _loads_weights(cls, engine: Any) -> Any:
+        if engine == "server":
+            check_loads_weights(ServerEngineFactory.capabilities)
+        return engine
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -10,8 +10,9 @@ transformers = pytest.importorskip("transformers")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from rlhfless.engine.common.sampling import Sampling  # noqa: E402
 from rlhfless.engine.torch.gumbel_noise import GumbelNoise, exponentials, places, streams, token_keys  # noqa: E402
-from rlhfless.engine.torch.sampling import Sampling, draw, race_numbers  # noqa: E402
+from rlhfless.engine.torch.sampling import draw, race_numbers  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
 
 VOCAB = 24

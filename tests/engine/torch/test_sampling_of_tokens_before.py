@@ -12,12 +12,12 @@ pytest.importorskip("transformers")
 
 from tiny_architectures import EOS, VOCAB, tiny  # noqa: E402
 
+from rlhfless.engine.common.sampling import Sampling  # noqa: E402
 from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch.factory import TorchEngineFactory  # noqa: E402
 from rlhfless.engine.torch.model import one_thread  # noqa: E402
 from rlhfless.engine.torch.row_models import FORWARDS, row_model  # noqa: E402
-from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.drafting import Drafting  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402

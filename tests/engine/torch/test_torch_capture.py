@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch_models import EOS, tiny_model
 
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.decode_step import DecodeStep
 from rlhfless.engine.torch.engine import TorchEngine
@@ -18,7 +19,6 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.replay import replay
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import run_step
 from solver import Cluster, LatencyModel, Plan
 from solver.model.admission import Admission

@@ -16,11 +16,11 @@ from scripted_drafters import ScriptedDrafter  # noqa: E402
 from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 
 from rlhfless.engine.common.checked_drafter import DraftsOffWarning  # noqa: E402
+from rlhfless.engine.common.sampling import Sampling  # noqa: E402
 from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch.factory import TorchEngineFactory  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel, counting  # noqa: E402
-from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
 from solver import LatencyModel, PlanningError  # noqa: E402
 from solver.lengths.remaining import KnownLengths  # noqa: E402

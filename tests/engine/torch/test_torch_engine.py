@@ -14,12 +14,12 @@ pytest.importorskip("transformers")
 
 from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 
+from rlhfless.engine.common.sampling import Sampling  # noqa: E402
 from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch.factory import TorchEngineFactory  # noqa: E402
 from rlhfless.engine.torch.gumbel_noise import exponentials, places, streams, token_keys  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel, one_thread  # noqa: E402
-from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402

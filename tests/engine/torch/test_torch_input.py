@@ -12,10 +12,10 @@ import torch
 from error_messages import refused
 from torch_models import EOS, VOCAB, tiny_model
 
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel, counting
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, run_step
 from solver import Cluster, LatencyModel, Plan
 from solver.model.admission import Admission

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch_models import EOS, tiny_model
 
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.torch.decode_step import DecodeStep, GraphedStep, Inputs
 from rlhfless.engine.torch.model import DecoderModel
-from rlhfless.engine.torch.sampling import Sampling
 
 
 class Graph:

@@ -12,12 +12,12 @@ pytest.importorskip("transformers")
 
 from tiny_architectures import ARCHITECTURES, EOS, VOCAB, tiny  # noqa: E402
 
+from rlhfless.engine.common.sampling import Sampling  # noqa: E402
 from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel, counting, one_thread  # noqa: E402
 from rlhfless.engine.torch.prefixes import compute_prefixes  # noqa: E402
 from rlhfless.engine.torch.row_models import row_model  # noqa: E402
-from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
 from rlhfless.engine.torch.transformers_model import TransformersModel  # noqa: E402
 from rlhfless.errors import ClosedError  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402

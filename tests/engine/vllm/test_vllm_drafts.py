@@ -31,8 +31,8 @@ from vllm_samples import (
     vllm_process,
 )
 
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.protocol import Completion, Request
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm import start_up
 from rlhfless.engine.vllm.adapter import Replica
 from rlhfless.engine.vllm.cpu_verification import repeated

@@ -28,10 +28,10 @@ from vllm_samples import (
     torch_engine,
 )
 
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.protocol import Completion, EngineSpan, Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.model import DecoderModel
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import VllmError
 from rlhfless.engine.vllm.engine import VllmEngine
 from rlhfless.engine.vllm.weight_folders import write_weights
@@ -119,9 +119,9 @@ def decode_elsewhere(folder: Path, wanted: Sequence[Request], every: int, tamper
             if request.kv is not None:
                 moved_tokens += request.kv.tokens
                 assert request.kv.tokens == (request.context_tokens - 1) // 32 * 32
-                form, buffers = vllm_backend.pack(request.kv)
+                form, buffers = vllm_backend.Backend().pack(request.kv)
                 stored = [bytearray(len(buffer.raw())) if tamper else bytearray(buffer) for buffer in buffers]
-                kv = vllm_backend.unpack(form, stored, "cpu")
+                kv = vllm_backend.Backend().unpack(form, stored, "cpu")
                 for buffer in stored:
                     buffer[:] = bytes(len(buffer))
                 request = replace(request, kv=kv)

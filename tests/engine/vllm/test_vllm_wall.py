@@ -168,7 +168,7 @@ def test_a_start_ahead_of_a_step_without_weights_is_no_reason_to_give_up(tmp_pat
     with pytest.raises(
         RuntimeError, match=r"could not be started ahead of its step: InputError: .*has weights of an unknown version"
     ) as error:
-        Worker(multiprocessing.Pipe()[0], queue.SimpleQueue(), "cpu", gone.backend_module).prewarm(gone, LATENCY)
+        Worker(multiprocessing.Pipe()[0], queue.SimpleQueue(), "cpu", gone.capabilities.backend).prewarm(gone, LATENCY)
     assert not Failed.of(error.value).unrecoverable, "another process may start"
 
 

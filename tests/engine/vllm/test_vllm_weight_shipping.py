@@ -49,11 +49,11 @@ def test_a_backend_reads_shipped_weights_as_a_factory_with_a_folder_of_its_own(
 ) -> None:
     (Path(engines.weights) / "empty").touch()
     expected = contents(engines.weights)
-    form, buffers = vllm_backend.pack(engines.to_remote())
+    form, buffers = vllm_backend.Backend().pack(engines.to_remote())
     stored = [bytearray(buffer) for buffer in buffers]
     assert sum(map(len, stored)) == sum(map(len, expected.values())) > len(form)
     write_weights(model_of(2), Path(engines.weights).parent, 5)  # after which the learner's folder is gone
-    found = vllm_backend.unpack(form, stored, "cpu")
+    found = vllm_backend.Backend().unpack(form, stored, "cpu")
     for buffer in stored:
         buffer[:] = bytes(len(buffer))
     assert Path(found.weights).is_relative_to(machine)

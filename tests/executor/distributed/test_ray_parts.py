@@ -244,7 +244,7 @@ def test_an_actor_refuses_orders_of_another_version_than_its_weights() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     from rlhfless.executor.distributed.ray.actor import RayWorker, VersionedOrder
 
-    block, weights = packed(torch_backend, "weights", factory_of().measured())
+    block, weights = packed(torch_backend.Backend(), "weights", factory_of().measured())
     outbox = Outbox([])
     actor = RayWorker(outbox, queue.SimpleQueue(), "cpu", torch_backend.__name__, {}, {})  # type: ignore[arg-type]
     begin = messages.StartStep(0.0, block, LATENCY, Admission(4, 1 << 20), 7)
@@ -284,7 +284,7 @@ def decoding(out: Outbox, exports: dict[str, Any]) -> Any:
     """An actor with weights."""
     from rlhfless.executor.distributed.ray.actor import RayWorker, VersionedOrder
 
-    block, weights = packed(torch_backend, "weights", factory_of().measured())
+    block, weights = packed(torch_backend.Backend(), "weights", factory_of().measured())
     inbox: Any = queue.SimpleQueue()
     actor = RayWorker(out, inbox, "cpu", torch_backend.__name__, {"weights": weights}, exports)  # type: ignore[arg-type]
     with mock.patch("ray.get", lambda stored, timeout: stored):

@@ -116,10 +116,10 @@ def test_what_processes_share_arrives_as_it_was() -> None:
     tensor = torch.randn(3, 5).to(torch.bfloat16)
     thing = {"a": tensor, "again": tensor, "none": torch.zeros(2, 0), "strided": torch.arange(6).view(2, 3).T, "n": 1}
     thing |= {"array": np.arange(3), "device": torch.device("cuda", 5)}
-    form, buffers = torch_backend.pack(thing)
+    form, buffers = torch_backend.Backend().pack(thing)
     assert len(buffers) == 3
     stored = [bytearray(buffer) for buffer in buffers]
-    there = torch_backend.unpack(form, stored, "cpu")
+    there = torch_backend.Backend().unpack(form, stored, "cpu")
     for buffer in stored:
         buffer[:] = bytes(len(buffer))
     assert there["a"] is there["again"]

@@ -11,8 +11,8 @@ from replay_samples import executed, factory, torch_step
 from scripted_drafters import ScriptedDrafter
 
 from rlhfless.engine.common.checked_drafter import DraftsOffWarning
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.torch.replay import Replay
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor.virtual.executor import VirtualStep
 from solver.model.drafting import Drafting
 

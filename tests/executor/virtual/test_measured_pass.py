@@ -12,12 +12,12 @@ from executor_samples import Restless, assert_sound, plan_of
 from replay_samples import executed, factory, torch_requests, torch_step
 
 from rlhfless.engine.common.journal import EngineJournal, Replayed
+from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.torch import replay as torch_replay
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.replay import Replay
-from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.virtual.measured_pass import REPLAYS, measure
 from solver import Cluster, PlanningError

@@ -16,13 +16,13 @@ from collections.abc import Collection, Sequence
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
+from rlhfless.engine.common.pool_engines import PoolEngines
 from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport, Block, Order, Prewarm
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.executor.distributed.pool.pool import ActorPool
 from rlhfless.executor.distributed.transport import ActorPlacement
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker.backend import RemoteEngines, gpus_refusal
 from rlhfless.executor.distributed.worker.process import main
 from rlhfless.executor.distributed.worker.shared_memory import write_block
 from rlhfless.executor.step.record import StepRecord
@@ -79,7 +79,8 @@ class ProcessPool(ActorPool[Process]):
 
     Args:
         devices: torch device of every GPU id that plans use. None: this machine's CUDA devices in order; without any, or
-            without torch, every actor computes on the CPU with one thread.
+            without torch, every actor computes on the CPU with one thread. With a ``ServerEngineFactory``: the URL of the
+            server on each of these GPUs.
         lifecycle: how long processes live; by default from step to step, because the machine is allocated anyway.
         faults: limits for actors that die, hang or are slow.
         clock: the clock of the run, which processes share.
@@ -188,7 +189,7 @@ class ProcessPool(ActorPool[Process]):
         """See ``Transport``."""
         return actor.cpu_s
 
-    def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
+    def _refusal(self, plan: Plan, engines: PoolEngines, cluster: Cluster | MixedCluster) -> str | None:
         for i, actor in enumerate(plan.actors):
             if self.devices and max(actor.gpu_ids) >= len(self.devices):
                 return (
@@ -196,10 +197,11 @@ class ProcessPool(ActorPool[Process]):
                     f"{counted(len(self.devices), 'device')} ({', '.join(self.devices)}); plan for a cluster of "
                     f"{counted(len(self.devices), 'GPU')}"
                 )
-            on_gpus = self.device_of(actor.gpu_ids) != CPU
-            if refusal := gpus_refusal(i, len(actor.gpu_ids), engines, on_gpus=on_gpus):
-                return refusal
         return None
+
+    def devices_of(self, plan: Plan) -> list[str]:
+        """See ``ActorPool``."""
+        return [self.device_of(actor.gpu_ids) for actor in plan.actors]
 
     def _work_refusal(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> str | None:
         for server in servers:

@@ -13,15 +13,15 @@ many lost actors, Ctrl-C) ends every actor.
 
 from __future__ import annotations
 
-import importlib
 import math
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Self, cast
+from typing import Any, Generic, Self
 
+from rlhfless.engine.common.pool_engines import Backend, PoolEngines
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.distributed.executor import WallStep
 from rlhfless.executor.distributed.failure_limits import Faults
@@ -32,14 +32,8 @@ from rlhfless.executor.distributed.pool.warm_allocations import WarmRow, holder_
 from rlhfless.executor.distributed.step_actors import StepActors
 from rlhfless.executor.distributed.transport import ActorHandle, ActorPlacement, Transport
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker.backend import (
-    RemoteEngines,
-    WorkerBackend,
-    kept_memory,
-    prefix_refusal,
-    remote_engines,
-)
-from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill, check_drafting
+from rlhfless.executor.distributed.worker.backend import backend_of, pool_engines, refusal
+from rlhfless.executor.step.plan_validation import check_before_prefill, check_drafting
 from rlhfless.executor.step.progress import OnProgress
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.step_state import StepOptions
@@ -150,7 +144,8 @@ class ActorPool(Transport[ActorHandle]):
         Args:
             engines: a ``TorchEngineFactory`` or a ``VllmEngineFactory``, whose current weights are sent to every actor (hooks
                 of a model stay in this process). They are the step's weights, and an actor with others counts as lost.
-                Iteration times are real. Or a ``SimulatedEngineFactory``, whose actors sleep instead of computing.
+                Iteration times are real. Or a ``ServerEngineFactory``, whose actors are servers that run already. Or a
+                ``SimulatedEngineFactory``, whose actors sleep instead of computing.
             latency: slots and memory, whether moving a KV cache or recomputing it is cheaper, and how long an actor may be
                 silent; it charges no time.
             start_s: the step starts now, at this time of the run's clock, or at a later one where more time has passed.
@@ -170,12 +165,14 @@ class ActorPool(Transport[ActorHandle]):
                 ended the step. It has the record. All actors have ended; the pool can be used again.
         """
         check_drafting(plan, engines)
-        engines = remote_engines(engines)
-        if (refusal := prefix_refusal(plan, engines) or self._refusal(plan, engines, cluster)) is not None:
-            raise PlanningError(refusal)
-        engines = engines.measured()
-        version = engines.weights_version
-        faults = replace(self.faults, min_start_timeout_s=max(self.faults.min_start_timeout_s, engines.min_start_timeout_s))
+        engines = pool_engines(engines)
+        if (refused := self._refusal(plan, engines, cluster) or refusal(plan, engines, self.devices_of(plan))) is not None:
+            raise PlanningError(refused)
+        engines, can = engines.measured(self.devices_of(plan)), engines.capabilities
+        version = engines.version
+        faults = replace(self.faults, min_start_timeout_s=max(self.faults.min_start_timeout_s, can.min_start_timeout_s))
+        if not can.moves:  # no slow actor is relieved
+            faults = replace(faults, slow_factor=math.inf)
         self._bind(engines, latency)
         meta = {**executed_with(plan, latency, cluster), **self.meta}
         record = StepRecord(run, step, plan, self._start_clock(start_s), requests=requests, meta=meta)
@@ -184,9 +181,10 @@ class ActorPool(Transport[ActorHandle]):
         wall = WallOptions(faults, forecast, step if version is None else version, self.history.start_s)
         under_way = WallStep(plan, requests, step_actors, record, options, wall)
         servers = [one.server for one in under_way.work.servers if not one.in_process]
-        if (refusal := kept_memory(servers, plan, engines) or self._work_refusal(servers, cluster)) is not None:
-            raise PlanningError(refusal)
-        if plan.prefill is not None and isinstance(engines, ChecksRequests):
+        refused = refusal(plan, engines, self.devices_of(plan), servers) or self._work_refusal(servers, cluster)
+        if refused is not None:
+            raise PlanningError(refused)
+        if plan.prefill is not None:
             models = [actor.latency for actor in under_way.planned]
             check_before_prefill(engines, plan, under_way.requests, models, admission)
         self._step = under_way
@@ -194,7 +192,7 @@ class ActorPool(Transport[ActorHandle]):
             self.begin_step(record, plan, phases)
             under_way.run()
             step_actors.remove_dead()
-            if engines.starts_server and self.lifecycle.prewarm is not None:
+            if can.starts_server and self.lifecycle.prewarm is not None:
                 self._last_engines = self._to_prewarm(engines, step_actors.weights), latency
             self.end_generation(record)
         except BaseException as error:
@@ -248,8 +246,14 @@ class ActorPool(Transport[ActorHandle]):
     # --- what a pool of one kind knows --------------------------------------------------------------------------------
 
     @abstractmethod
-    def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
+    def _refusal(self, plan: Plan, engines: PoolEngines, cluster: Cluster | MixedCluster) -> str | None:
         """Return why the plan cannot run here; None when it can."""
+
+    @abstractmethod
+    def devices_of(self, plan: Plan) -> list[str]:
+        """Return the device of each actor of the plan: ``cpu``, or CUDA devices, or the URL of a server. Called after
+        ``_refusal``.
+        """
 
     @abstractmethod
     def _work_refusal(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> str | None:
@@ -450,9 +454,9 @@ class ActorPool(Transport[ActorHandle]):
     # --- a step's beginning and end -----------------------------------------------------------------------------------
 
     @property
-    def worker_backend(self) -> WorkerBackend:
+    def worker_backend(self) -> Backend:
         """Return the backend of the kind of engine to which actors are bound."""
-        return cast(WorkerBackend, importlib.import_module(self.side_name))
+        return backend_of(self.side_name)
 
     @property
     def side_name(self) -> str:
@@ -467,10 +471,10 @@ class ActorPool(Transport[ActorHandle]):
             return start_s
         return self.now_s()
 
-    def _bind(self, engines: RemoteEngines, latency: Latencies) -> None:
+    def _bind(self, engines: PoolEngines, latency: Latencies) -> None:
         """Bind the pool to these engines: waiting actors that cannot make them end, and new ones are of their kind."""
         models = latency if isinstance(latency, Mapping) else {None: latency}
-        bound = engines.backend_module, {key: engines.compatibility_key(model) for key, model in models.items()}
+        bound = engines.capabilities.backend, {key: engines.compatibility_key(model) for key, model in models.items()}
         if bound != self._bound:
             self.release()
         self._bound, self._last_engines = bound, None

@@ -7,7 +7,6 @@ which outlives the actor.
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
 import queue
@@ -17,16 +16,17 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pickle import PickleBuffer
-from typing import Any, cast
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
+from rlhfless.engine.common.pool_engines import Backend
 from rlhfless.executor.distributed.messages import Block, Prewarm, StartStep, StartWork, Unreachable
 from rlhfless.executor.distributed.ray.clock_sync import boot_id
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker import worker
-from rlhfless.executor.distributed.worker.backend import WorkerBackend
+from rlhfless.executor.distributed.worker.backend import backend_of
 from rlhfless.executor.distributed.worker.shared_memory import packed
 from rlhfless.system.child import Failed
 
@@ -174,7 +174,7 @@ class DecodeActor:
     def _serve(self, prewarm: bytes | None, buffers: Sequence[Any]) -> None:
         try:
             warnings.filterwarnings("ignore", message="The given buffer is not writable")  # of Ray's objects, which are read
-            worker_backend = cast(WorkerBackend, importlib.import_module(self._backend_module))
+            worker_backend = backend_of(self._backend_module)
             device, context = _device(worker_backend), ray.get_runtime_context()
             decoding = RayWorker(self._outbox, self._inbox, device, self._backend_module, self._objects, self._exports)
             if prewarm is not None:
@@ -188,7 +188,7 @@ class DecodeActor:
             self._outbox.send(Failed.of(error))
 
 
-def _device(worker_backend: WorkerBackend) -> str:
+def _device(worker_backend: Backend) -> str:
     """Return the device of this process."""
     cuda = worker_backend.cuda_devices() if ray.get_gpu_ids() else []  # Ray lets a process see its own GPUs only
     return ",".join(cuda) or "cpu"

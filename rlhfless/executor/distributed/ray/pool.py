@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from rlhfless.engine.common.pool_engines import PoolEngines
 from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport, Block, Order, Prewarm, StartStep, blocks, received
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
@@ -18,7 +19,6 @@ from rlhfless.executor.distributed.ray.object_store import SMALLEST_BYTES, store
 from rlhfless.executor.distributed.ray.placement import RayNode, place_beside, place_nodes
 from rlhfless.executor.distributed.transport import ActorPlacement
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker.backend import RemoteEngines, gpus_refusal
 from rlhfless.executor.distributed.worker.shared_memory import packed
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.work_items import WorkServer, bought_as
@@ -205,7 +205,7 @@ class RayPool(ActorPool[Any]):
         for actor in self.idle.values():
             actor.step_over()
 
-    def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
+    def _refusal(self, plan: Plan, engines: PoolEngines, cluster: Cluster | MixedCluster) -> str | None:
         """Like ``ActorPool._refusal``; also maps the plan's nodes to Ray nodes.
 
         Raises:
@@ -218,12 +218,13 @@ class RayPool(ActorPool[Any]):
                     f"actor {i} of the plan is on node {actor.node}, but its cluster has {counted(len(self._nodes), 'node')}; "
                     "use the cluster that it was planned for"
                 )
-            on_gpus = bool(self._nodes[actor.node].kinds)
-            if refusal := gpus_refusal(i, len(actor.gpu_ids), engines, on_gpus=on_gpus):
-                return refusal
         ray = self.cluster.ray
         passed = {self._nodes[actor.node].node_id for actor in plan.actors} | {ray.get_runtime_context().get_node_id()}
         return store_refusal(engines.weight_bytes, ray.nodes(), passed)
+
+    def devices_of(self, plan: Plan) -> list[str]:
+        """See ``ActorPool``; which CUDA devices they are, Ray chooses."""
+        return ["cuda" if self._nodes[actor.node].kinds else "cpu" for actor in plan.actors]
 
     def _work_refusal(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> str | None:
         """Like ``ActorPool._work_refusal``; also maps nodes beside the cluster to Ray nodes with GPUs that are left."""

@@ -1,6 +1,6 @@
 """Shared memory of this machine through which processes pass weights and KV states to each other.
 
-A ``WorkerBackend`` makes and reads the buffers that are copied there. The component that chose a block's name frees it.
+A ``Backend`` makes and reads the buffers that are copied there. The component that chose a block's name frees it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from multiprocessing.shared_memory import SharedMemory
 from pickle import PickleBuffer
 from typing import Any
 
+from rlhfless.engine.common.pool_engines import Backend
 from rlhfless.executor.distributed.messages import Block, NoRoom
-from rlhfless.executor.distributed.worker.backend import WorkerBackend
 from rlhfless.system.cleanup import cleaning_up
 
 
-def packed(worker_backend: WorkerBackend, name: str, obj: Any) -> tuple[Block, list[PickleBuffer]]:
+def packed(worker_backend: Backend, name: str, obj: Any) -> tuple[Block, list[PickleBuffer]]:
     """Return the block of ``thing`` and the buffers to be stored under its name."""
     form, buffers = worker_backend.pack(obj)
     return Block(name, form, tuple(buffer.raw().nbytes for buffer in buffers)), buffers
 
 
-def write_block(worker_backend: WorkerBackend, name: str, obj: Any) -> Block:
+def write_block(worker_backend: Backend, name: str, obj: Any) -> Block:
     """Write ``thing`` to new shared memory called ``name``; the component that chose the name frees it.
 
     Raises:
@@ -36,7 +36,7 @@ def write_block(worker_backend: WorkerBackend, name: str, obj: Any) -> Block:
     return block
 
 
-def read_block(worker_backend: WorkerBackend, block: Block, device: str, *, free: bool) -> Any:
+def read_block(worker_backend: Backend, block: Block, device: str, *, free: bool) -> Any:
     """Return the stored object, on ``device``; ``free``: delete the block, because no other process reads it."""
     memory = SharedMemory(block.name)
     assert memory.buf is not None

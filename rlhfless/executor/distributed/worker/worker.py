@@ -8,24 +8,17 @@ runs a worker in a process of its own.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import queue
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 
-from rlhfless.engine.protocol import (
-    Completion,
-    Engine,
-    EngineSpan,
-    Progress,
-    Request,
-    SupportsDrafts,
-)
+from rlhfless.engine.common.pool_engines import PoolEngine
+from rlhfless.engine.protocol import Completion, EngineSpan, Request, SupportsDrafts
 from rlhfless.executor.distributed.messages import (
     ActorReport,
     Add,
@@ -41,21 +34,13 @@ from rlhfless.executor.distributed.messages import (
     Unreachable,
 )
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker.backend import WorkerBackend
+from rlhfless.executor.distributed.worker.backend import backend_of
 from rlhfless.executor.distributed.worker.shared_memory import read_block, write_block
 from rlhfless.system.child import beating
 from solver.model.latency import LatencyModel
 
 Beating = Callable[[Callable[[], object]], AbstractContextManager[None]]
 REPORT_EVERY_S = 0.02  # at most, while nothing completes
-
-
-class SteppedEngine(Engine, Protocol):
-    """An engine that can decode in real time."""
-
-    def step(self, from_s: float, clock: Any) -> Progress:
-        """Run one iteration from ``from_s`` (or the end of the last one, if that is later) until ``clock()`` after it."""
-        ...
 
 
 class Worker:
@@ -71,10 +56,10 @@ class Worker:
         self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str, backend_module: str, clock: Clock = MACHINE
     ) -> None:
         self.connection, self.inbox, self.device, self.clock = connection, inbox, device, clock
-        self.worker_backend = cast(WorkerBackend, importlib.import_module(backend_module))
+        self.worker_backend = backend_of(backend_module)
         self.worker_backend.use_device(device)
         self.engines: Any = None
-        self.engine: SteppedEngine | None = None
+        self.engine: PoolEngine | None = None
         self.origin_s = 0.0
         self.up_s = self.clock.now_s()
         self._from_s = 0.0  # where the next iteration begins, unless the last one ended later
@@ -157,8 +142,8 @@ class Worker:
         weight_bytes = engines.weight_bytes
         if self.worker_backend.start_server(engines, order.latency):
             self.up_s = self.clock.now_s()
-        self.engine = engine = engines(order.latency, order.admission, self.now_s())
-        version = order.weights_version if engines.weights_version is None else engine.weights_version
+        engine = self.engine = engines(order.latency, order.admission, self.now_s())
+        version = order.weights_version if engines.version is None else engine.weights_version
         ready_s = self.up_s - self.origin_s, self.now_s()
         self._report(ready_s=ready_s, weights_version=version, weight_bytes=weight_bytes)
 

@@ -1,0 +1,1 @@
+"""An engine that decodes on an OpenAI-compatible server, such as ``vllm serve``, one server per actor."""
