@@ -26,7 +26,7 @@ from rlhfless.trace import read_trace  # noqa: E402
 from rlhfless.trace.metrics.phase_costs import step_costs  # noqa: E402
 from rlhfless.training.config import ReproducibilityWarning, TrainError  # noqa: E402
 from rlhfless.training.first_line import first_line  # noqa: E402
-from rlhfless.training.learner_device import learner_device, wall_server  # noqa: E402
+from rlhfless.training.learner_device import learner_device, wall_gpus  # noqa: E402
 from rlhfless.training.loop import Trainer, train  # noqa: E402
 from solver import Cluster  # noqa: E402
 
@@ -123,8 +123,8 @@ def test_gpus_that_are_billed_for_the_learner_are_there(
     with_gpus(monkeypatch, there)
     options, cluster = config(executor=executor, gpus=gpus, gpus_per_node=gpus).cluster, Cluster(1, gpus, 1)
     pool = ProcessPool([f"cuda:{i}" for i in range(there)]) if executor == "local" and there else None
-    server = wall_server(torch.device(device), cluster, options, pool, beside_actors=beside_actors)
-    assert (server.gpu_ids, server.node) == (billed, 0)
+    learner = wall_gpus(torch.device(device), cluster, options, pool, beside_actors=beside_actors)
+    assert (learner.ids, learner.node) == (billed, 0)
 
 
 @pytest.mark.full

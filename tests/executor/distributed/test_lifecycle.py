@@ -98,7 +98,7 @@ class Launcher(ActorPool[int]):
     """Actors are numbers; starting takes ``start_s`` of the actor's time, ending takes ``end_s`` of everybody's."""
 
     meta = {}  # noqa: RUF012 (no property)
-    new_name = put = send = listen = kill = pid = close = _refusal = _work_refusal = unused  # type: ignore[assignment]
+    new_name = put = send = listen = kill = pid = close = devices_of = _refusal = _work_refusal = unused  # type: ignore[assignment]
 
     def __init__(self, lifecycle: Lifecycle, start_s: float = 0.0, end_s: float = 0.0, *, watched: bool = False) -> None:
         super().__init__(lifecycle, Faults(), Clock(lambda: self.clock_s, unused), watched=watched)
