@@ -14,6 +14,9 @@ MAX_DRAFT_TOKENS = 32
 LENGTHS = ("adaptive", "critical")
 HISTORIES = ("last", "all", "none")
 KV_READS = ("once", "each")
+VLLM_DRAFTERS = ("vllm-ngram", "vllm-suffix")
+"""Drafters of vLLM itself: its speculative methods ``ngram`` and ``suffix``, with drafts of a fixed length at most."""
+DRAFTERS = ("suffix", *VLLM_DRAFTERS)
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,9 @@ class Drafting:
     """Settings of speculative decoding; ``None`` in their place means that each iteration yields one token per response.
 
     Attributes:
-        drafter: where drafts come from: ``suffix`` (runs of tokens in earlier responses), or an object with the methods of
-            ``rlhfless.engine.Drafter``.
+        drafter: where drafts come from: ``suffix`` (runs of tokens in earlier responses), an object with the methods of
+            ``rlhfless.engine.Drafter``, or a method of vLLM itself, on the vLLM engine only: ``vllm-ngram`` (runs of tokens in
+            the response's own text) or ``vllm-suffix`` (in those of all responses that the actor has decoded).
         max_draft_tokens: tokens drafted per response and pass at most, 1 to 32.
         length: tokens drafted per response: ``adaptive`` (by the response's own accepted drafts), ``critical`` (longer for
             responses that are predicted to finish last), or a fixed number up to ``max_draft_tokens``.
@@ -68,29 +72,40 @@ class Drafting:
             if value not in allowed:
                 raise PlanningError(f"{name} is {as_given(value)}; one of {', '.join(allowed)} is needed")
         check_flags(siblings=self.siblings)
-        if isinstance(self.drafter, str) and self.drafter != "suffix":
+        if isinstance(self.drafter, str) and self.drafter not in DRAFTERS:
             raise PlanningError(
-                f"drafter is {as_given(self.drafter)}; 'suffix' or an object with start, extend, draft and remove is needed"
+                f"drafter is {as_given(self.drafter)}; {', '.join(map(repr, DRAFTERS))}, or an object with start, extend, "
+                "draft and remove is needed"
+            )
+        if self.vllm_method is not None and isinstance(self.length, str):
+            raise PlanningError(
+                f"the draft length is {self.length}, but drafter {self.drafter!r} chooses none by the profile; a number of "
+                "tokens is needed, such as 4"
             )
 
+    @property
+    def vllm_method(self) -> str | None:
+        """Return the name of the speculative method of vLLM itself; None where the drafter is ours or the caller's."""
+        return self.drafter.removeprefix("vllm-") if isinstance(self.drafter, str) and self.drafter in VLLM_DRAFTERS else None
+
     @classmethod
-    def of_length(cls, text: str, name: str = "the draft length") -> Drafting:
+    def of_length(cls, text: str, name: str = "the draft length", drafter: str = "suffix") -> Drafting:
         """Return the settings with a length that was typed: ``adaptive``, ``critical`` or a number.
 
         Args:
-            text: the length. name: what it is called in the error.
+            text: the length. name: what it is called in the error. drafter: where drafts come from.
 
         Raises:
             PlanningError: it is none of these.
         """
         if text in LENGTHS:
             named: Literal["adaptive", "critical"] = "adaptive" if text == "adaptive" else "critical"
-            return cls(length=named)
+            return cls(drafter, length=named)
         if not text.isdecimal() or not 1 <= int(text) <= MAX_DRAFT_TOKENS:
             raise PlanningError(
                 f"{name} is {as_given(text)}; adaptive, critical or a whole number from 1 to {MAX_DRAFT_TOKENS} is needed"
             )
-        return cls(max_draft_tokens=max(int(text), cls.max_draft_tokens), length=int(text))
+        return cls(drafter, max(int(text), cls.max_draft_tokens), int(text))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain JSON values; a drafter of one's own is named by its type."""

@@ -22,7 +22,7 @@ from solver.model.workload import FloatArray, IntArray
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
 
 EVENNESS = 6.0  # the power p: 2.4 standard deviations (a batch of 64) over 0.4
-LEAST_SAVING = 0.05  # that drafts must promise: survival is estimated, and a draft that is refused costs time for certain
+LEAST_SAVING = 0.04  # that drafts must promise: survival is estimated, and a draft that is refused costs time for certain
 
 
 def even_lengths(
@@ -34,7 +34,7 @@ def even_lengths(
     max_fed_tokens: int | None = None,
     kv_reads: Literal["once", "each"] = "once",
 ) -> IntArray:
-    """Return the (B,) tokens to draft for each response of a batch; 0 everywhere where drafts save less than 5 %.
+    """Return the (B,) tokens to draft for each response of a batch; 0 everywhere where drafts save less than 4 %.
 
     Args:
         survival: (B, N) estimated share of passes in which each response accepts each position; it does not rise along a row.

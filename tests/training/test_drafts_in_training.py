@@ -16,6 +16,7 @@ from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
 from rlhfless.training.draft_history import earlier_responses
 from rlhfless.training.loop import Trainer, train
 from solver.model.drafting import Drafting
+from solver.model.errors import PlanningError
 
 COUNTS = ["passes", "drafted_tokens", "accepted_tokens"]
 DECODED = ["step", "prompt_id", "sample", "response", "response_tokens", "reward"]
@@ -91,6 +92,16 @@ def test_history_is_of_the_last_visit_of_all_visits_or_of_none() -> None:
 WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "no number": ({"drafts": True, "draft_length": "long"}, ("draft_length", "'long'")),
     "too long": ({"drafts": True, "draft_length": 33}, ("cluster.draft_length", "33", "32")),
+    "critical": ({"drafts": True, "draft_length": "critical"}, ("cluster.draft_length", "'critical'", "adaptive")),
+    "a drafter, but nothing drafted": ({"drafter": "vllm-ngram"}, ("cluster.drafter", "cluster.drafts")),
+    "a drafter of another engine": (
+        {"drafts": True, "draft_length": 4, "drafter": "vllm-ngram"},
+        ("cluster.drafter", "'torch'", "cluster.engine", "'suffix'"),
+    ),
+    "a drafter without adaptive lengths": (
+        {"drafts": True, "drafter": "vllm-suffix", "engine": "vllm", "executor": "local"},
+        ("cluster.drafter", "'vllm-suffix'", "cluster.draft_length"),
+    ),
     "nothing drafted": ({"draft_length": 4}, ("cluster.draft_length", "cluster.drafts")),
 }
 
@@ -106,4 +117,6 @@ def test_engines_of_a_training_run_need_no_predictor(tmp_path: Path, model: Path
     for given, words in ((Drafting(length="critical"), ("'critical'", "'adaptive'")), (8, ("drafting is 8",))):
         with refused(TrainError, *words):
             Trainer(drafted(), tmp_path / "run", model=model, drafting=given, progress=False)  # type: ignore[arg-type]
+    with refused(PlanningError, "'vllm-ngram'", "engine vllm", "'suffix'"):
+        Trainer(drafted(), model=model, drafting=Drafting("vllm-ngram", length=4), progress=False)
     assert list(tmp_path.iterdir()) == []

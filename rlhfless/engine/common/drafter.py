@@ -67,7 +67,7 @@ class Drafter(Protocol):
 
 
 def drafter_of(drafting: Drafting) -> Drafter:
-    """Return the drafter that the settings name."""
+    """Return the drafter that the settings name; one of vLLM itself is no ``Drafter``."""
     drafter: Drafter = SuffixDrafter(drafting) if drafting.drafter == "suffix" else drafting.drafter
     return drafter
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlhfless.engine.common.batch_scheduler import BatchScheduler, NextBatch
-from rlhfless.engine.common.draft_control import DraftControl, shortened
+from rlhfless.engine.common.draft_lengths import DraftLengths, shortened
 from rlhfless.engine.common.pool_engines import Capabilities, PoolEngines
 from rlhfless.engine.protocol import Progress, Request
 from rlhfless.engine.simulated.accepted_runs import AcceptedRuns
@@ -72,10 +72,9 @@ class DraftedEngine:
         self.slots, self.clock_s = admission.max_batch, clock_s
         self._latency, self._given = latency, given
         self._queue = BatchScheduler[DraftedResponse](admission, latency.token_budget)
-        self._control = DraftControl(given.drafting, latency)
+        self._lengths = DraftLengths(given.drafting, latency)
         self._batch = DraftedBatch([])
         self._planned: Pass | None = None
-        self._tried_tokens = 0  # that the drafter drafted since the last pass, to see how many are right
         self._shortest_s = latency.one_iteration_s(1, 0) if latency.table is None else float(latency.table.iteration_s.min())
         self._cached_prompts: set[int | None] = set()  # whose KV cache is here for all that share it
 
@@ -89,7 +88,7 @@ class DraftedEngine:
             assert r.target_tokens is not None, "the request was validated"
             runs = self._given.runs.of(r.response, r.target_tokens)
             added.append(DraftedResponse.of(r, runs, max(r.available_s, self.clock_s)))
-            self._control.start(r.response, r.prompt)
+            self._lengths.start(r.response, r.prompt)
         self._queue.add(added)
         if self._planned is not None and any(s.queued_s <= self._planned.start_s for s in added):
             self._planned = None
@@ -100,7 +99,7 @@ class DraftedEngine:
         times_s = [max(self.clock_s, s.queued_s) for s in queue.empty]
         if planned is not None:
             self._batch.settle()
-            end_s, most = planned.end_s, 1 + self._control.max_draft_tokens
+            end_s, most = planned.end_s, 1 + self._lengths.max_draft_tokens
             for s in (*queue.running, *queue.waiting):
                 times_s.append(max(end_s, s.queued_s) + ((s.stop_tokens - 1) // most) * least)
         return sorted(times_s)[completions - 1] if len(times_s) >= completions else math.inf
@@ -206,7 +205,6 @@ class DraftedEngine:
         read = kv_tokens * fed / len(batch) if drafts and self._given.drafting.kv_reads == "each" else kv_tokens
         pass_s = latency.one_iteration_s(fed, read, mixed)  # type: ignore[arg-type]  # a mean may be no whole number
         joins_s = latency.join_s * (len(planned.change.admitted) if planned.change is not None else 0)
-        drafts += self._tried_tokens
         drafts_s = DRAFT_CALL_S + DRAFT_TOKEN_S * drafts if drafts else 0.0
         if mixed:
             planned.prefill_s = pass_s * mixed / (fed + mixed) if fed else pass_s + joins_s
@@ -220,7 +218,7 @@ class DraftedEngine:
             return np.zeros(0, np.int64)
         budget, admission = self._latency.token_budget, self._queue.admission
         remaining = None if self._given.remaining is None else partial(self._expected, batch)
-        asked = self._control.lengths(
+        asked = self._lengths.next(
             batch.names, batch.room.clip(min=0).tolist(), batch.context.tolist(), remaining,
             None if budget is None else budget - prompt_tokens,
         )  # fmt: skip
@@ -260,22 +258,13 @@ class DraftedEngine:
         committed.runs.append(planned.run(int(accepted.sum()), kv_tokens))
         over = batch.left == 0
         verified = np.where(over, 0, planned.drafted)  # the last pass of a response refuses what is behind its end
-        self._control.observe(batch.names, verified, accepted)
+        self._lengths.observe(batch.names, verified, accepted)
         if over.any():
             batch.settle()
             done = [s for s, ends in zip(batch.responses, over, strict=True) if ends]
             committed.completions += [s.completion(self.clock_s) for s in done]
             self._leave(done)
-        self._try_drafts()
         self._evict()
-
-    def _try_drafts(self) -> None:
-        """Compare what a few responses would have drafted with the tokens that they got; the next pass begins later by it."""
-        self._tried_tokens = 0
-        for place in self._control.trials(len(self._batch)):
-            drafted, accepted = self._batch.tried(place, self._control.max_draft_tokens)
-            self._control.observe([self._batch.names[place]], [drafted], [accepted])
-            self._tried_tokens += drafted
 
     def _change_batch(self, planned: Pass, change: NextBatch[DraftedResponse]) -> None:
         for s in change.admitted:
@@ -312,4 +301,4 @@ class DraftedEngine:
 
     def _forget(self, gone: Sequence[DraftedResponse]) -> None:
         for s in gone:
-            self._control.remove(s.request.response)
+            self._lengths.remove(s.request.response)

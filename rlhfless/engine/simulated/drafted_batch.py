@@ -125,14 +125,6 @@ class DraftedBatch:
         """Return (B,) the tokens that the drafter offers of those that were asked for."""
         return np.asarray(np.minimum(asked, self._available[self._at]))
 
-    def tried(self, place: int, most: int) -> tuple[int, int]:
-        """Return how many tokens would have been drafted for a response ``most`` tokens ago, and how many of these came."""
-        at = int(self._count[place]) - most
-        if at < 0:
-            return 0, 0
-        drafted, accepted = (int(run[at]) for run in self.responses[place].runs)
-        return min(drafted, most), min(accepted, most)
-
     def verify(self, drafted: IntArray) -> IntArray:
         """Run one pass; returns (B,) the accepted tokens. Each response gets them and one more."""
         accepted: IntArray = np.minimum(np.minimum(self._accepted[self._at], drafted), self.left - 1)

@@ -236,8 +236,6 @@ class DecodeLoop:
 
     def _note_passes(self, drafts: PassDrafts, pending: PendingIterations, done: int) -> None:
         batch, kv_tokens, run = len(self.queue.running), pending.kv_tokens, pending.decode_run
-        if self._clock.model is None and pending.change is None:
-            drafts.observe_seconds(batch, kv_tokens, pending.drafted, pending.decode_s[0])
         if not isinstance(run, DraftedRun):
             drafts.commit_undrafted(done)
             self._undrafted, nothing = pending.undrafted - done, (0,) * batch

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rlhfless.engine.common.engine_drafts import EngineDrafts
+from rlhfless.engine.common.engine_drafts import EngineDrafts, check_settings
 from rlhfless.engine.common.journal import EngineJournal, Replayed
 from rlhfless.engine.common.pool_engines import Capabilities, PoolEngines
 from rlhfless.engine.common.request_validation import TokenRoom, check
@@ -23,7 +23,6 @@ from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.validation import kv_wrong
 from rlhfless.errors import InputError
 from rlhfless.system.cpu_threads import computing_with
-from solver.lengths.remaining import RemainingLengths
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
 from solver.model.errors import is_whole
@@ -37,12 +36,12 @@ class TorchEngineFactory(PoolEngines):
     Attributes:
         model: a ``DecoderModel`` or a ``TransformersModel``. eos_id: the token that ends a response, or several.
         drafting: see ``TorchEngine``.
-        remaining: predicted remaining lengths by response, which the draft length ``critical`` needs.
         real_time: charge the measured time of iterations, for actors in separate processes.
         tokenizer: the model's tokenizer, which encodes the texts of ``rlhfless.requests``; None if the caller encodes them.
 
     Raises:
         InputError: ``eos_id`` is no token of the model, or contexts can be longer than the model supports.
+        PlanningError: only simulations or vLLM draft with these settings.
     """
 
     model: RowModel
@@ -51,13 +50,14 @@ class TorchEngineFactory(PoolEngines):
     real_time: bool = False
     tokenizer: Any = field(default=None, repr=False, compare=False)
     drafting: Drafting | None = None
-    remaining: RemainingLengths | None = field(default=None, repr=False, compare=False)
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         "the torch engine", "rlhfless.engine.torch.worker_backend", one_gpu=True, takes_prefixes=True
     )
 
     def __post_init__(self) -> None:
+        if self.drafting is not None:
+            check_settings(self.drafting)
         ids = stop_ids(self.eos_id)
         if not ids or not all(is_whole(token, 0) and token < self.model.vocabulary for token in ids):
             raise InputError(f"eos_id is {self.eos_id!r}; the model's vocabulary has the ids 0 to {self.model.vocabulary - 1}")
@@ -95,7 +95,7 @@ class TorchEngineFactory(PoolEngines):
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> torch_engine.TorchEngine:
         drafts = None
         if self.drafting is not None:
-            drafts = EngineDrafts(self.drafting, latency, admission, self.model.vocabulary, self.eos_id, self.remaining)
+            drafts = EngineDrafts(self.drafting, latency, admission, self.model.vocabulary, self.eos_id)
         return torch_engine.TorchEngine(
             self.model, admission, MEASURED if self.real_time else latency, eos_id=self.eos_id, sampling=self.sampling,
             start_s=start_s, drafting=drafts,

@@ -74,9 +74,6 @@ class RecordedDrafts:
         """Go on by so many recorded passes."""
         self._at += passes
 
-    def observe_seconds(self, batch: int, kv_tokens: int, drafted: int, seconds: float) -> None:
-        """Do nothing."""
-
 
 class Replay:
     """One replay of a journal.

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-from collections.abc import Iterator, Sequence
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from rlhfless.engine.vllm.cpu_verification import repair_on_cpu
 from rlhfless.engine.vllm.iteration import NewResponse, StepOutput
 from rlhfless.engine.vllm.kv_blocks import BlocksKV, kv_mailbox
 from rlhfless.engine.vllm.proposer import connect, draft_with, drafts_off, hint_of
-from rlhfless.engine.vllm.start_up import CONNECTOR, VllmSettings, engine_arguments, memory_errors, prepare_environment
+from rlhfless.engine.vllm.start_up import CONNECTOR, OURS, VllmSettings, engine_arguments, memory_errors, prepare_environment
 from rlhfless.engine.vllm.temp_files import PREFIX, noted
 from rlhfless.engine.vllm.weight_folders import check_weights
 from rlhfless.errors import InputError, UserError, missing_extra
@@ -80,7 +81,7 @@ class Replica:
 
     Raises:
         MemoryError: vLLM found too little memory to start.
-        InputError: drafts are asked for, but vLLM does not know the method.
+        InputError: drafts are asked for, but vLLM lacks the method.
     """
 
     talked_s = 0.0  # it is in this process
@@ -96,7 +97,7 @@ class Replica:
         from vllm.sampling_params import RequestOutputKind
 
         if settings.max_draft_tokens:
-            _check_drafts(vllm)
+            check_draft_method(settings.draft_method)
         self._vllm, self._new_tokens_only = vllm, RequestOutputKind.DELTA
         arguments = engine_arguments(settings, folder, on_cpu=self._on_cpu, eager=eager, hands_over=self.hands_over)
         with noted(self._files), memory_errors():
@@ -106,13 +107,18 @@ class Replica:
         self.fed_tokens: dict[str, int] = {}
         self.drafted: dict[str, int] = {}
         self._note_fed_tokens()
-        if settings.max_draft_tokens:
+        if self._ours:
             self._engine.collective_rpc(connect)
         if self._on_cpu:
             wind_back_on_cpu()
             repair_on_cpu()
         self._label(version)
         self._warm_up()
+
+    @property
+    def _ours(self) -> bool:
+        """Return whether our proposer drafts."""
+        return self.settings.max_draft_tokens > 0 and self.settings.draft_method == OURS
 
     @property
     def vocabulary(self) -> int:
@@ -141,7 +147,7 @@ class Replica:
         if isinstance(new.kv, BlocksKV):
             kv_mailbox.coming[new.name] = new.kv
         extra = {"kv_transfer_params": {"name": new.name}} if self.hands_over else {}
-        if self.settings.max_draft_tokens:
+        if self._ours:
             extra |= hint_of(new.prompt_tokens, new.history)
         params = self._vllm.SamplingParams(
             temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, min_p=sampling.min_p, seed=new.seed,
@@ -157,19 +163,20 @@ class Replica:
         self._batches.select(actor)
 
     def draft_with(self, drafting: Drafting | None, latency: LatencyModel | None = None) -> None:
-        """Draft by these settings from now on, and forget the responses of earlier ones; None: do not draft.
+        """Draft by these settings from now on, and forget the responses of earlier ones; None: do not draft. A method of vLLM
+        itself drafts as it was started.
 
         Args:
             drafting: of at most ``settings.max_draft_tokens`` tokens.
             latency: the seconds of an iteration by fed tokens, by which the lengths of drafts are chosen.
         """
-        if self.settings.max_draft_tokens:
+        if self._ours:
             self._engine.collective_rpc(draft_with, args=(drafting, latency))
 
     @property
     def drafts_off(self) -> str | None:
         """Return why it drafts no more, as part of a sentence; None while nothing is wrong."""
-        if not self.settings.max_draft_tokens:
+        if not self._ours:
             return None
         return next((why for why in self._engine.collective_rpc(drafts_off) if why is not None), None)
 
@@ -227,7 +234,7 @@ class Replica:
     def _warm_up(self) -> None:
         """Compile everything that vLLM compiles at first use, so that its time counts as start-up and not as decoding."""
         most = self.settings.max_draft_tokens
-        if most:
+        if self._ours:
             self.draft_with(Drafting(length=most, max_draft_tokens=most, min_match=1), LatencyModel("warm-up", 1, 1.0, 0.0))
         warm_up = NewResponse("warm-up", [0, 0], 0, 2 + 2 * most, True, None, 2, [np.zeros(2 + most, np.int64)])
         self.add(warm_up, Sampling(), [0])
@@ -276,12 +283,22 @@ class Replica:
         return StepOutput(out.request_id, ids, logprobs, out.finished, self.drafted.get(out.request_id, 0))
 
 
-def _check_drafts(vllm: Any) -> None:
-    """Refuse a vLLM without speculative decoding by a class of ours."""
-    try:
-        from vllm.v1.spec_decode import custom_class_proposer as _  # noqa: F401
-    except ImportError:
+def check_draft_method(method: Mapping[str, Any]) -> None:
+    """Check that vLLM has a speculative method (``start_up.draft_method``), without starting it.
+
+    Raises:
+        InputError: it lacks the method, or a package that the method needs.
+    """
+    if method["method"] == "suffix" and importlib.util.find_spec("arctic_inference") is None:
         raise InputError(
-            f"vLLM {getattr(vllm, '__version__', '')} has no speculative method custom_class, which drafts need; install one "
-            f"of {', '.join(SUPPORTED)}, or decode without drafts"
-        ) from None
+            "drafter 'vllm-suffix' needs the package arctic-inference, which is not installed: pip install "
+            "arctic-inference==0.1.1, or choose drafter 'suffix'"
+        )
+    if method == OURS:
+        try:
+            from vllm.v1.spec_decode import custom_class_proposer as _  # noqa: F401
+        except ImportError:
+            raise InputError(
+                f"this vLLM has no speculative method {OURS['method']}, which drafts need; install one of "
+                f"{', '.join(SUPPORTED)}, or decode without drafts"
+            ) from None

@@ -24,10 +24,10 @@ try:
     from rlhfless.engine.common.sampling import Sampling
     from rlhfless.engine.common.stop_ids import stop_ids
     from rlhfless.engine.vllm import emulation
-    from rlhfless.engine.vllm.adapter import check_version
+    from rlhfless.engine.vllm.adapter import check_draft_method, check_version
     from rlhfless.engine.vllm.engine import VllmEngine
     from rlhfless.engine.vllm.replay import replay
-    from rlhfless.engine.vllm.start_up import TOKEN_BUDGET, VllmSettings
+    from rlhfless.engine.vllm.start_up import TOKEN_BUDGET, VllmSettings, draft_method
     from rlhfless.engine.vllm.weight_folders import check_weights
     from rlhfless.engine.vllm.weight_shipping import ShippedWeights
 except ImportError as error:
@@ -90,9 +90,11 @@ class VllmEngineFactory(PoolEngines):
         """Return this factory after checking that vLLM can be started.
 
         Raises:
-            MissingExtra, InputError: vLLM is missing or of another version, or the weights are.
+            MissingExtra, InputError: vLLM is missing or of another version, or the weights are, or what its drafter needs.
         """
         check_version()
+        if self.drafting is not None and self.drafting.vllm_method is not None:
+            check_draft_method(draft_method(self.drafting))
         check_weights(Path(self.weights), self.weights_version)
         return self
 
@@ -113,7 +115,7 @@ class VllmEngineFactory(PoolEngines):
         return VllmSettings(
             latency.gpus_per_actor, latency.max_batch, latency.kv_capacity_tokens, self.max_tokens,
             latency.token_budget or TOKEN_BUDGET, self.dtype, self.eager, self.options,
-            0 if self.drafting is None else self.drafting.max_draft_tokens,
+            *_drafts(self.drafting),
         )  # fmt: skip
 
     def emulate(self, models: Sequence[LatencyModel], responses: int) -> None:
@@ -177,3 +179,10 @@ def check_drafting(drafting: Drafting, sampling: Sampling, options: Mapping[str,
         )
     if "speculative_config" in options:
         raise InputError("options have a speculative_config beside drafting; only one of them can say how vLLM drafts")
+
+
+def _drafts(drafting: Drafting | None) -> tuple[int, dict[str, Any]] | tuple[()]:
+    """Return the settings of drafts that vLLM is started with: the longest draft, and the method; nothing without drafts."""
+    if drafting is None:
+        return ()
+    return drafting.max_draft_tokens if drafting.vllm_method is None else int(drafting.length), draft_method(drafting)

@@ -1,7 +1,7 @@
 """Drafts tokens inside vLLM: the class that vLLM loads by name as its speculative method ``custom_class``.
 
-It runs in the process of every rank, between two iterations. Drafts come from a ``Drafter``, their lengths from a
-``DraftControl``. vLLM's own table of lengths by batch size is not enforced for this method, so lengths are decided here. vLLM
+It runs in the process of every rank, between two iterations. Drafts come from a ``Drafter``, their lengths from
+``DraftLengths``. vLLM's own table of lengths by batch size is not enforced for this method, so lengths are decided here. vLLM
 tells the proposer neither names nor prompts of responses. It reads them from the model runner that it serves (``connect``).
 What only the engine knows of a response comes along in its sampling parameters (``hint_of``).
 """
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.common.checked_drafter import CheckedDrafter
-from rlhfless.engine.common.draft_control import DraftControl
+from rlhfless.engine.common.draft_lengths import DraftLengths
 from rlhfless.engine.common.drafter import drafter_of
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
@@ -80,12 +80,11 @@ class _Drafts:
 
     def __init__(self, drafting: Drafting, latency: LatencyModel, vocabulary: int, most: int, max_fed_tokens: int) -> None:
         self._drafter = CheckedDrafter(drafter_of(drafting), vocabulary)
-        self._control = DraftControl(drafting, latency)
+        self._lengths = DraftLengths(drafting, latency)
         self._most, self._max_fed_tokens = most, max_fed_tokens
         self._numbers: dict[str, int] = {}
         self._next = count()
         self._drafted: dict[str, int] = {}  # tokens that the last call returned
-        self._tried: dict[str, tuple[int, list[int]]] = {}  # drafts that are only compared, and tokens of the response before
 
     @property
     def off(self) -> str | None:
@@ -106,16 +105,11 @@ class _Drafts:
         room = [min(self._most, max(0, s.sampling_params.max_tokens - len(s.output_token_ids) - 1)) for s in states]
         contexts = [len(s.prompt_token_ids) + len(s.output_token_ids) for s in states]
         most_fed = len(running) + max(0, self._max_fed_tokens - len(running)) // 2  # the rest is for prompts
-        lengths = self._control.lengths(numbers, room, contexts, max_fed_tokens=most_fed) if numbers else []
+        lengths = self._lengths.next(numbers, room, contexts, max_fed_tokens=most_fed) if numbers else []
         drafts: list[list[int]] = [[] for _ in sampled]
         for row, number, length, state in zip(running, numbers, lengths, states, strict=True):
             drafts[row] = _up_to(self._drafter.draft(number, length), state.sampling_params.stop_token_ids)
         self._drafted = {names[row]: len(drafts[row]) for row in running}
-        for place in self._control.trials(len(running)):
-            row, state = running[place], states[place]
-            if not lengths[place]:
-                tried = _up_to(self._drafter.draft(numbers[place], room[place]), state.sampling_params.stop_token_ids)
-                self._tried[names[row]] = len(state.output_token_ids), tried
         return drafts
 
     def _goes_on(self, state: Any, tokens: Sequence[int]) -> bool:
@@ -130,30 +124,19 @@ class _Drafts:
         """Note a response's tokens, all of them where it is new."""
         if name in self._numbers:
             self._drafter.extend(self._numbers[name], tokens)
-            self._control.observe([self._numbers[name]], [self._drafted.get(name, 0)], [len(tokens) - 1])
-            self._compare(name, state.output_token_ids)
+            self._lengths.observe([self._numbers[name]], [self._drafted.get(name, 0)], [len(tokens) - 1])
             return
         number = self._numbers[name] = next(self._next)
         prompt_tokens, history = (state.sampling_params.extra_args or {}).get(HINT, (len(state.prompt_token_ids), ()))
         context = list(state.prompt_token_ids)
         prompt, generated = context[:prompt_tokens], [*context[prompt_tokens:], *state.output_token_ids]
         self._drafter.start(number, None, prompt, history, generated)
-        self._control.start(number, _key(prompt))
-
-    def _compare(self, name: str, generated: Sequence[int]) -> None:
-        """Compare a draft that was tried with the tokens that came, once there are enough."""
-        at, tried = self._tried.get(name, (0, []))
-        came = generated[at : at + len(tried)]
-        if tried and len(came) == len(tried):
-            right = next((k for k, pair in enumerate(zip(tried, came, strict=True)) if pair[0] != pair[1]), len(tried))
-            self._control.observe([self._numbers[name]], [len(tried)], [right])
-            del self._tried[name]
+        self._lengths.start(number, _key(prompt))
 
     def _remove(self, name: str) -> None:
-        self._tried.pop(name, None)
         number = self._numbers.pop(name)
         self._drafter.remove(number)
-        self._control.remove(number)
+        self._lengths.remove(number)
 
 
 def _up_to(drafted: list[int], ends: Sequence[int]) -> list[int]:

@@ -15,11 +15,14 @@ from typing import Any
 
 from rlhfless.engine.vllm.proposer import CLASS
 from rlhfless.system.model_folders import NO_CODE
+from solver.model.drafting import Drafting
 
 CPU_BLOCK_TOKENS = 32  # the CPU build prefers multiples of it; with its default of 128 short prompts would never be shared
 GPU_BLOCK_TOKENS = 16  # vLLM's default
 TOKEN_BUDGET = 2048  # a default of vLLM
 CONNECTOR = "kv_transfer_config"
+OURS = {"method": "custom_class", "model": CLASS}  # vLLM's speculative method that loads our proposer
+NGRAM_TOKENS = 5  # longest run of tokens that vLLM's ngram looks for, its default
 NO_MEMORY = (  # parts of what vLLM says at its start with a ValueError, though what was asked may do elsewhere
     "Free memory on device",
     "No available memory for the cache blocks",
@@ -49,6 +52,7 @@ class VllmSettings:
             not take minutes.
         options: further arguments of vLLM's ``EngineArgs``, which take precedence.
         max_draft_tokens: longest draft of speculative decoding; 0: none, and vLLM decodes one token per response and iteration.
+        draft_method: vLLM's speculative method with arguments of its own (``draft_method``).
         kept_responses: responses that hold KV memory at the same time, where several actors share the replica; None: ``slots``.
     """
 
@@ -61,6 +65,7 @@ class VllmSettings:
     eager: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     max_draft_tokens: int = 0
+    draft_method: Mapping[str, Any] = field(default_factory=lambda: dict(OURS))
     kept_responses: int | None = None
 
 
@@ -103,6 +108,14 @@ def engine_arguments(settings: VllmSettings, folder: Path, *, on_cpu: bool, eage
     }
 
 
+def draft_method(drafting: Drafting) -> dict[str, Any]:
+    """Return vLLM's speculative method for a drafter, with arguments of its own: part of its ``speculative_config``."""
+    if drafting.vllm_method is None:
+        return dict(OURS)
+    runs = {"prompt_lookup_min": drafting.min_match, "prompt_lookup_max": max(drafting.min_match, NGRAM_TOKENS)}
+    return {"method": drafting.vllm_method, **(runs if drafting.vllm_method == "ngram" else {})}
+
+
 @contextlib.contextmanager
 def memory_errors() -> Iterator[None]:
     """Context manager: what vLLM says of too little memory with a ValueError is a MemoryError."""
@@ -115,17 +128,14 @@ def memory_errors() -> Iterator[None]:
 
 
 def _speculation(settings: VllmSettings) -> dict[str, Any]:
-    """Return vLLM's configuration of drafts by our proposer.
+    """Return vLLM's configuration of drafts.
 
-    The table has one length for all batches: the proposer chooses lengths itself, and without a table vLLM would feed responses
+    The table has one length for all batches: our proposer chooses lengths itself, and without a table vLLM would feed responses
     that join with one missing token as if they had a draft.
     """
     most = settings.max_draft_tokens
     table = [(1, settings.slots, most)]
-    return {
-        "method": "custom_class", "model": CLASS, "num_speculative_tokens": most,
-        "num_speculative_tokens_per_batch_size": table,
-    }  # fmt: skip
+    return {**settings.draft_method, "num_speculative_tokens": most, "num_speculative_tokens_per_batch_size": table}
 
 
 def _connector() -> Any:

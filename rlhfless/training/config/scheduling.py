@@ -23,7 +23,7 @@ from rlhfless.training.config.section import (
     Share,
     ShareAboveZero,
 )
-from solver.model.drafting import MAX_DRAFT_TOKENS, Drafting
+from solver.model.drafting import MAX_DRAFT_TOKENS, VLLM_DRAFTERS, Drafting
 from solver.model.objective import TIME_WEIGHT
 from solver.model.plurals import counted
 
@@ -108,6 +108,10 @@ class ClusterConfig(Section):
     stay the same. With vLLM the distribution of responses stays the same."""
     draft_length: Literal["adaptive"] | DraftTokens = "adaptive"
     """Tokens to draft: as each response's acceptance suggests (adaptive), or a fixed number. See ``Drafting``."""
+    drafter: Literal["suffix", "vllm-ngram", "vllm-suffix"] = "suffix"
+    """Where drafts come from: earlier responses to the prompt and those that are decoded beside it (suffix), or a speculative
+    method of vLLM itself, with a fixed draft length: the response's own text (vllm-ngram), or all that the actor has decoded
+    (vllm-suffix; needs the package arctic-inference)."""
     gpus: Count | None = None
     """GPUs that generate. Default: those of this machine; 8 emulated ones if it has none."""
     gpus_per_node: Count = 8
@@ -202,10 +206,16 @@ class ClusterConfig(Section):
                 "cluster.drafts is True, but on the virtual clock one replica of engine 'vllm' serves all actors and does "
                 "not draft; leave cluster.drafts out, or choose cluster.executor 'local' or 'ray', or cluster.engine 'torch'"
             )
-        if self.draft_length != "adaptive" and not self.drafts:
-            raise TrainError(
-                f"cluster.draft_length is {self.draft_length!r}, but nothing is drafted; give cluster.drafts as well"
+        for name, given, default in (("draft_length", self.draft_length, "adaptive"), ("drafter", self.drafter, "suffix")):
+            if given != default and not self.drafts:
+                raise TrainError(f"cluster.{name} is {given!r}, but nothing is drafted; give cluster.drafts as well")
+        if self.drafter in VLLM_DRAFTERS and (self.engine != "vllm" or self.draft_length == "adaptive"):
+            other = (
+                f"engine {self.engine!r} cannot use it; choose cluster.engine 'vllm', or cluster.drafter 'suffix'"
+                if self.engine != "vllm"
+                else "it has no adaptive length; give cluster.draft_length a number of tokens, such as 4"
             )
+            raise TrainError(f"cluster.drafter is {self.drafter!r}, but {other}")
         if self.ray_address is not None and self.executor != "ray":
             raise TrainError(
                 f"cluster.ray_address is {self.ray_address!r}, but executor {self.executor!r} uses no Ray cluster; choose "
@@ -331,7 +341,7 @@ class ClusterConfig(Section):
     @property
     def drafting(self) -> Drafting | None:
         """Return the settings of speculative decoding; None without drafts."""
-        return Drafting.of_length(str(self.draft_length)) if self.drafts else None
+        return Drafting.of_length(str(self.draft_length), drafter=self.drafter) if self.drafts else None
 
     @property
     def emulates(self) -> bool:

@@ -31,7 +31,7 @@ MAY_CHANGE = (  # keys that may differ when a run is resumed
     "cluster.learner_placement", "cluster.device", "cluster.ray_address", "cluster.idle_timeout_s",
     "cluster.heartbeat_timeout_s", "cluster.prewarm", "cluster.gpus", "cluster.gpus_per_node", "cluster.memory_gib",
     "cluster.learner_threads", "cluster.gpu_memory_utilization", "cluster.actor_threads", "cluster.drafts",
-    "cluster.draft_length", "cluster.preparation_actors", "cluster.learner_gpus", "cluster.learner_grows",
+    "cluster.draft_length", "cluster.drafter", "cluster.preparation_actors", "cluster.learner_gpus", "cluster.learner_grows",
     "cluster.learner_start", "cluster.learner_load_s", "cluster.learner_loss_per_doubling", "cluster.usd_per_gpu_hour",
 )  # fmt: skip
 

@@ -23,7 +23,6 @@ from rlhfless.engine.torch.factory import TorchEngineFactory  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel, counting  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
 from solver import LatencyModel, PlanningError  # noqa: E402
-from solver.lengths.remaining import KnownLengths  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.drafting import Drafting  # noqa: E402
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S  # noqa: E402
@@ -336,19 +335,6 @@ def test_a_replay_runs_the_same_passes(model, expected):
         assert fed.decode == sum(len(p.drafted) + sum(p.drafted) for p in e.journal.passes) + warm_up
 
 
-def test_critical_lengths_follow_predicted_lengths(model, expected):
-    """The choice itself is tested beside ``DraftControl``: here it changes no token, and is refused without a forecast."""
-    known = expected[SAMPLINGS[0]]
-    lengths = np.array([c.response_tokens for _, c in sorted(known.items())], dtype=float)
-    forecast = KnownLengths(lengths, np.zeros(RESPONSES), 30)
-    drafting = Drafting(guesses(known, now_and_then), length="critical")
-    assert tokens(run(TorchEngineFactory(model, EOS, drafting=drafting, remaining=forecast)(LATENCY, ROOMY), requests())) == (
-        tokens(known)
-    )
-    with refused(PlanningError, "critical", "remaining", "adaptive"):
-        engine(model, drafting)
-
-
 def test_logits_that_are_no_numbers_name_the_response():
     broken = tiny_model()
     with torch.no_grad():
@@ -360,6 +346,10 @@ def test_logits_that_are_no_numbers_name_the_response():
 def test_what_drafts_need_is_said(model):
     with refused(InputError, "'adaptive'", "latency model", "factory"):
         engine(model, Drafting(), charge="measured")
+    with refused(PlanningError, "critical", "predicted lengths", "adaptive"):
+        engine(model, Drafting(length="critical"))
+    with refused(PlanningError, "'vllm-ngram'", "engine vllm", "'suffix'"):
+        engine(model, Drafting("vllm-ngram", length=4))
     with refused(InputError, "response 3", "history", "32", "0 to 31"):
         engine(model).add([replace(requests(4)[3], history=[np.array([1, VOCAB])])])
 

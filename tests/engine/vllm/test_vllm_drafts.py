@@ -33,7 +33,7 @@ from vllm_samples import (
 
 from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.protocol import Completion, Request
-from rlhfless.engine.vllm import start_up
+from rlhfless.engine.vllm import factory, start_up
 from rlhfless.engine.vllm.adapter import Replica
 from rlhfless.engine.vllm.cpu_verification import repeated
 from rlhfless.engine.vllm.factory import VllmEngineFactory
@@ -45,6 +45,7 @@ from solver.model.drafting import Drafting
 
 Call = Callable[..., Any]
 FIXED = Drafting(length=4, max_draft_tokens=4, min_match=1)
+NGRAM = Drafting("vllm-ngram", length=4, min_match=1)
 
 
 def test_an_iteration_with_drafts_counts_all_of_its_tokens() -> None:
@@ -86,6 +87,32 @@ def test_a_vllm_without_the_method_is_refused(monkeypatch: pytest.MonkeyPatch, t
     folder = write_weights(model_of(1), tmp_path, 0)
     with refused(InputError, "custom_class"):
         Replica(VllmSettings(1, 4, 100, 50, max_draft_tokens=4), [], folder, 0)
+
+
+def test_a_drafter_of_vllm_itself_is_started_with_its_method() -> None:
+    def config(drafting: Drafting) -> dict[str, Any]:
+        settings = VllmEngineFactory("w", 0, EOS, LONGEST, drafting=drafting).compatibility_key(LATENCY)
+        arguments = start_up.engine_arguments(settings, Path("w"), on_cpu=True, eager=True, hands_over=False)
+        return dict(arguments["speculative_config"])
+
+    table = {"num_speculative_tokens": 3, "num_speculative_tokens_per_batch_size": [(1, LATENCY.max_batch, 3)]}
+    runs = {"prompt_lookup_min": 2, "prompt_lookup_max": 5}
+    assert config(Drafting("vllm-ngram", length=3)) == {"method": "ngram", **runs, **table}
+    assert config(Drafting("vllm-ngram", length=3, min_match=7))["prompt_lookup_max"] == 7
+    assert config(Drafting("vllm-suffix", length=3)) == {"method": "suffix", **table}
+    assert config(Drafting(length=3))["method"] == "custom_class"
+
+
+def test_vllms_suffix_needs_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stand_in(monkeypatch, tmp_path, "")
+    monkeypatch.setattr(factory, "check_version", lambda: "0.32")
+    monkeypatch.setitem(sys.modules, "arctic_inference", None)
+    folder = write_weights(model_of(1), tmp_path, 0)
+    engines = VllmEngineFactory(str(folder), 0, EOS, LONGEST, drafting=Drafting("vllm-suffix", length=4))
+    with refused(InputError, "'vllm-suffix'", "arctic-inference", "pip install", "'suffix'"):
+        engines.measured()
+    with refused(InputError, "arctic-inference"):
+        Replica(engines.compatibility_key(LATENCY), [], folder, 0)
 
 
 def test_drafts_have_kv_memory_of_their_own() -> None:
@@ -195,6 +222,31 @@ def test_greedy_tokens_are_those_without_drafts(call: Call, weights: Path) -> No
         assert_counted(found, spans)
         assert off is None if why is None else off.startswith(why)
     assert sum(c.drafted_tokens for c in found.values()) == 0, "the drafter is switched off at its first draft"
+
+
+@pytest.fixture(scope="module")
+def call_ngram(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Call, Path]]:
+    """The same with vLLM's own ngram, and the folder of its weights."""
+    root = tmp_path_factory.mktemp("ngram")
+    for call in vllm_process(root, NGRAM):
+        yield call, root / "weights-0"
+
+
+@pytest.mark.full
+@needs_vllm
+def test_vllms_own_ngram_keeps_greedy_tokens(call_ngram: tuple[Call, Path]) -> None:
+    """Prompts that repeat themselves, so that their text is a source of drafts; with responses that are cut, and not."""
+    call, folder = call_ngram
+    wanted = [replace(r, prompt_ids=np.resize(r.prompt_ids[:5], r.prompt_tokens)) for r in requests(8)]
+    plain = torch_engine(3)
+    plain.add(wanted)
+    expected = by_response(plain.advance(math.inf).completions)
+    for every in (None, 3):
+        found, spans, off = call(decode, folder, wanted, GREEDY, NGRAM, every)
+        assert off is None
+        assert {i: c.token_ids.tolist() for i, c in found.items()} == {i: c.token_ids.tolist() for i, c in expected.items()}
+        assert_counted(found, spans)
+        assert sum(c.drafted_tokens for c in found.values()) >= sum(c.accepted_tokens for c in found.values()) > 0
 
 
 @pytest.mark.full
