@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlhfless.engine.common.sequence import HostTokens, SequenceState
 from rlhfless.engine.torch.decode_step import DecodeStep, SampledTokens
-from rlhfless.engine.torch.gumbel_noise import EvenNoise, GumbelNoise
+from rlhfless.engine.torch.gumbel_noise import GumbelNoise
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.verify import Inputs
 
@@ -44,7 +44,7 @@ class DecodeRun:
     """
 
     def __init__(
-        self, rows: list[SequenceState], padded: int, spare: int, noise: GumbelNoise | EvenNoise | None, device: torch.device
+        self, rows: list[SequenceState], padded: int, spare: int, noise: GumbelNoise | None, device: torch.device
     ) -> None:
         self.rows, self.padding, self.steps = rows, padded - len(rows), 0
         fed = np.zeros((4, padded), np.int64)  # tokens, positions, what is added to positions, whether lengths are forced
@@ -60,7 +60,7 @@ class DecodeRun:
         self._forced = forced.bool() if any(s.forced for s in rows) else None
         self._free = [row for row, s in enumerate(rows) if not s.forced]
         self.may_stop_early = bool(self._free)
-        self._noise = noise
+        self._noise, self._first = noise, np.array([s.count for s in rows], np.int64)
         self._pending: list[SampledTokens] = []
 
     @property
@@ -91,7 +91,7 @@ class DecodeRun:
         rows, width, padding = len(self.rows) + self.padding, self.width, self.padding
         noises: Sequence[Tensor | None] = [None] * count
         if self._noise is not None:
-            noises = self._noise.draw(count, rows, len(self.rows))
+            noises = self._noise.even(self._first + self.steps, count, rows)
             count = len(noises)
         places: Sequence[Tensor] = (self._positions,)
         if count > 1:
@@ -116,8 +116,6 @@ class DecodeRun:
         self._positions = self._positions.add(self._moves, alpha=count)
         self.steps += count
         self.kv_tokens += len(self.rows) * count
-        if self._noise is not None:
-            self._noise.commit(count)
         ends = self._ending(drawn[-1], stop_ids) if self._free else []
         if self.steps == self._next_end:
             ends = sorted({*ends, *(row for row, left in enumerate(self._left) if left == self.steps)})

@@ -15,7 +15,7 @@ from rlhfless.engine.common.engine_drafts import Drafts, PassDrafts
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.torch.decode_step import DecodeStep, SampledTokens
 from rlhfless.engine.torch.fed_places import FedPlaces, rounded
-from rlhfless.engine.torch.gumbel_noise import RowNoise
+from rlhfless.engine.torch.gumbel_noise import GumbelNoise
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.prefill import CPU_PASS_TOKENS
 from rlhfless.engine.torch.row_model import RowModel
@@ -52,7 +52,7 @@ class DraftedRun:
     steps_until_change, tokens_on_device, may_stop_early = 1, 0, True
 
     def __init__(
-        self, rows: list[SequenceState], model: RowModel, slots: int, noise: RowNoise | None, source: PassDrafts
+        self, rows: list[SequenceState], model: RowModel, slots: int, noise: GumbelNoise | None, source: PassDrafts
     ) -> None:
         self.rows, self._model, self._slots, self._noise, self._source = rows, model, slots, noise, source
         self.padding = model.padded(len(rows), slots) - len(rows)

@@ -24,7 +24,6 @@ MAX_BLOCK_ITERATIONS = 32  # iterations whose noise is made at once; those beyon
 MAX_BLOCK_NUMBERS = {"cpu": 1 << 18, "cuda": 1 << 22}  # that are made at once: what a cache holds, few waits for the host
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2 ** 64 / golden ratio, odd
 LARGEST = (1 << 31) - 128  # the largest float32 below 2 ** 31
-EVEN_ITERATIONS = 8  # for which, at least, noise of rows that advance together is taken from that of single rows at once
 UNMADE = -(1 << 40)  # the first token of a row whose noise is not made
 Words = NDArray[np.uint64]
 
@@ -72,85 +71,20 @@ def exponentials(keys: Tensor, places: Tensor) -> Tensor:
 
 
 class GumbelNoise:
-    """Noise of an actor's rows for the next iterations; only the noise of changed rows is computed again.
+    """Noise of an actor's rows, made for some tokens ahead of each row; what is made stays with a row that moves.
 
     Args:
         slots: maximum number of rows. vocabulary: number of tokens of the model.
     """
 
     def __init__(self, slots: int, vocabulary: int, device: torch.device) -> None:
-        self._numbers, self._device = race_numbers(vocabulary), device
-        self._places = places(self._numbers, device)
-        self._block_iterations = max(1, min(MAX_BLOCK_ITERATIONS, MAX_BLOCK_NUMBERS[device.type] // (slots * self._numbers)))
-        self._block = torch.empty(0)  # (iterations, slots, numbers), of which the iterations from ``_at`` on are still to come
-        self._slots, self._at = slots, self._block_iterations
-        self._stream, self._token = np.zeros(slots, np.uint64), np.zeros(slots, np.int64)  # its tokens less ``_committed``
-        self._committed = 0
-
-    def join(self, begin: int, seeds: Sequence[int], tokens: Sequence[int]) -> None:
-        """Assign the rows from ``begin`` on to responses with these seeds and token counts."""
-        end = begin + len(seeds)
-        self._stream[begin:end] = streams(seeds)
-        self._token[begin:end] = np.array(tokens, np.int64) - self._committed
-        if self._at < self._block_iterations:
-            self._make(begin, end)
-
-    def move(self, row: int, to_row: int) -> None:
-        """Move the noise of ``row`` to ``to_row``."""
-        for numbers in (self._stream, self._token):
-            numbers[to_row] = numbers[row]
-        if self._at < self._block_iterations:
-            self._block[self._at :, to_row] = self._block[self._at :, row]
-
-    def swap(self, row: int, other: int) -> None:
-        """Exchange two rows."""
-        for numbers in (self._stream, self._token):
-            numbers[[row, other]] = numbers[[other, row]]
-        self._at = self._block_iterations
-
-    def draw(self, count: int, rows: int, used: int) -> tuple[Tensor, ...]:
-        """Return (rows, numbers) of noise for each of the next iterations, one to ``count`` of them; ``used`` rows belong to
-        responses.
-        """
-        if self._at == self._block_iterations:
-            if not len(self._block):
-                self._block = torch.ones(self._block_iterations, self._slots, self._numbers, device=self._device)
-            self._at = 0
-            self._make(0, used)
-        if count == 1:
-            return (self._block[self._at, :rows],)
-        return self._block[self._at : self._at + count, :rows].unbind()
-
-    def commit(self, count: int = 1) -> None:
-        """Commit the next ``count`` iterations."""
-        self._at += count
-        self._committed += count
-
-    def free(self) -> None:
-        """Free the memory; nothing can be sampled afterwards. Idempotent."""
-        free_storage(self._block)
-        self._block = self._places = torch.empty(0)
-
-    def _make(self, begin: int, end: int) -> None:
-        keys = token_keys(self._stream[begin:end], self._token[begin:end] + self._committed, self._block_iterations - self._at)
-        halves = torch.from_numpy(keys.view(np.int32).reshape(*keys.shape, 2)).to(self._device)
-        self._block[self._at :, begin:end] = exponentials(halves, self._places)
-
-
-class RowNoise:
-    """Noise of an actor's rows that advance by different numbers of tokens, made for some tokens ahead of each row.
-
-    The numbers are those of ``GumbelNoise``, and so are the arguments.
-    """
-
-    def __init__(self, slots: int, vocabulary: int, device: torch.device) -> None:
         self._numbers, self._device, self._slots = race_numbers(vocabulary), device, slots
         self._places = places(self._numbers, device)
-        self.ahead = max(1, min(MAX_BLOCK_ITERATIONS, MAX_BLOCK_NUMBERS[device.type] // (slots * self._numbers)))
-        self._block = torch.empty(0)  # (slots, tokens ahead, numbers), of each row from token ``_first`` on
+        self._ahead = max(1, min(MAX_BLOCK_ITERATIONS, MAX_BLOCK_NUMBERS[device.type] // (slots * self._numbers)))
+        self._block = torch.empty(0)  # (tokens ahead, slots, numbers), of each row from token ``_first`` on
         self._stream, self._first = np.zeros(slots, np.uint64), np.full(slots, UNMADE)
 
-    def join(self, begin: int, seeds: Sequence[int], tokens: Sequence[int]) -> None:
+    def join(self, begin: int, seeds: Sequence[int]) -> None:
         """Assign the rows from ``begin`` on to responses with these seeds."""
         end = begin + len(seeds)
         self._stream[begin:end], self._first[begin:end] = streams(seeds), UNMADE
@@ -159,12 +93,30 @@ class RowNoise:
         """Move the noise of ``row`` to ``to_row``."""
         self._stream[to_row], self._first[to_row] = self._stream[row], self._first[row]
         if len(self._block):
-            self._block[to_row] = self._block[row]
+            self._block[:, to_row] = self._block[:, row]
 
     def swap(self, row: int, other: int) -> None:
         """Exchange two rows."""
         self._stream[[row, other]] = self._stream[[other, row]]
         self._first[[row, other]] = UNMADE
+
+    def even(self, counts: NDArray[np.int64], count: int, rows: int) -> tuple[Tensor, ...]:
+        """Return (rows, numbers) of noise for each of the next iterations, one to ``count`` of them, in which each row advances
+        by one token. Noise that is made already is brought to the same place in all rows, so that nothing is copied as long as
+        they advance together.
+
+        Args:
+            counts: (R,) tokens of the response of each of the first rows; the others, up to ``rows``, are padding.
+        """
+        at = self._at(counts, 1)
+        lacking = at >= self._ahead
+        begin = 0 if lacking.all() else int(at[~lacking].max())
+        self._make(np.flatnonzero(lacking), counts, begin)
+        for row in np.flatnonzero(~lacking & (at < begin)).tolist():
+            first = int(at[row])
+            self._block[begin:, row] = self._block[first : first + self._ahead - begin, row].clone()
+            self._first[row] = counts[row] - begin
+        return self._block[begin : begin + count, :rows].unbind()
 
     def draw(self, counts: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Tensor:
         """Return (n, numbers) of noise for places in (n,) rows, of the tokens ``counts[row] + column``.
@@ -172,69 +124,38 @@ class RowNoise:
         Args:
             counts: (R,) tokens of the response of each of the first rows. columns: (n,).
         """
-        at = self._made(counts, int(columns.max()) + 1)
-        return self._at(rows * self.ahead + at[rows] + columns)
-
-    def even(self, counts: NDArray[np.int64], rows: int) -> Tensor:
-        """Return (iterations, rows, numbers) of noise for iterations in which each row advances by one token.
-
-        Args:
-            counts: (R,) tokens of the response of each of the first rows; the others, up to ``rows``, are padding.
-        """
-        at = self._made(counts, min(EVEN_ITERATIONS, self.ahead))
-        latest = int(at.max())
-        if int(at.min()) == latest:  # no copy is needed
-            return self._block[:rows, latest:].transpose(0, 1)
-        place = np.zeros(rows, np.int64)
-        place[: len(counts)] = np.arange(len(counts)) * self.ahead + at
-        iterations = np.arange(self.ahead - latest)
-        return self._at((iterations[:, None] + place).ravel()).view(len(iterations), rows, -1)
-
-    def _made(self, counts: NDArray[np.int64], reach: int) -> NDArray[np.int64]:
-        """Make the noise of ``reach`` tokens from ``counts`` on, where it is lacking; returns (R,) where each row's begins."""
-        if not len(self._block) or reach > self.ahead:
-            self.ahead = max(self.ahead, reach)
-            self._block = torch.ones(self._slots, self.ahead, self._numbers, device=self._device)
-            self._first[:] = UNMADE
-        at: NDArray[np.int64] = counts - self._first[: len(counts)]
-        if int(at.max()) + reach > self.ahead:
-            used = np.flatnonzero(at + reach > self.ahead // 2)  # and those that would be next: few calls cost less
-            keys = token_keys(self._stream[used], counts[used], self.ahead)
-            halves = torch.from_numpy(np.ascontiguousarray(keys.T).view(np.int32).reshape(len(used), self.ahead, 2))
-            self._block[torch.from_numpy(used)] = exponentials(halves.to(self._device), self._places)
-            self._first[used], at[used] = counts[used], 0
-        return at
-
-    def _at(self, tokens: NDArray[np.int64]) -> Tensor:
-        """Return (n, numbers) of noise that is made, for (n,) tokens counted row after row."""
-        return self._block.view(-1, self._numbers).index_select(0, torch.from_numpy(tokens).to(self._device))
+        reach = int(columns.max()) + 1
+        at = self._at(counts, reach)
+        if int(at.max()) + reach > self._ahead:
+            used = np.flatnonzero(at + reach > self._ahead // 2)  # and those that would be next: few calls cost less
+            self._make(used, counts, 0)
+            at[used] = 0
+        places = torch.from_numpy((at[rows] + columns) * self._slots + rows)
+        return self._block.view(-1, self._numbers).index_select(0, places.to(self._device))
 
     def free(self) -> None:
         """Free the memory; nothing can be sampled afterwards. Idempotent."""
         free_storage(self._block)
         self._block = self._places = torch.empty(0)
 
-
-class EvenNoise:
-    """Noise of rows of which each advances by one token per iteration, for as long as no row changes, out of a ``RowNoise``.
-
-    Args:
-        counts: (R,) tokens of the response of each row.
-    """
-
-    def __init__(self, noise: RowNoise, counts: Sequence[int]) -> None:
-        self._noise, self._counts = noise, np.array(counts, np.int64)
-        self._block, self._at = torch.empty(0), 0
-
-    def draw(self, count: int, rows: int, used: int) -> tuple[Tensor, ...]:
-        """Return (rows, numbers) of noise for each of the next iterations, one to ``count`` of them; ``used`` rows belong to
-        responses.
+    def _at(self, counts: NDArray[np.int64], reach: int) -> NDArray[np.int64]:
+        """Return (R,) the place of each row's next token in the block, which has room for ``reach`` of them; beyond its end
+        where the token is not made.
         """
-        if self._at == len(self._block):
-            self._block, self._at = self._noise.even(self._counts, rows), 0
-        return self._block[self._at : self._at + count].unbind()
+        if not len(self._block) or reach > self._ahead:
+            self._ahead = max(self._ahead, reach)
+            self._block = torch.ones(self._ahead, self._slots, self._numbers, device=self._device)
+            self._first[:] = UNMADE
+        at: NDArray[np.int64] = counts - self._first[: len(counts)]
+        return at
 
-    def commit(self, count: int) -> None:
-        """Commit the next ``count`` iterations."""
-        self._at += count
-        self._counts += count
+    def _make(self, rows: NDArray[np.int64], counts: NDArray[np.int64], begin: int) -> None:
+        """Make the noise of the next tokens of rows, which begins at this place of the block."""
+        if not len(rows):
+            return
+        keys = token_keys(self._stream[rows], counts[rows], self._ahead - begin)
+        halves = torch.from_numpy(keys.view(np.int32).reshape(*keys.shape, 2)).to(self._device)
+        first, last = int(rows[0]), int(rows[-1])
+        one = slice(first, last + 1) if last - first + 1 == len(rows) else torch.from_numpy(rows).to(self._device)
+        self._block[begin:, one] = exponentials(halves, self._places)
+        self._first[rows] = counts[rows] - begin

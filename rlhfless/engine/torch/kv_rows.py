@@ -18,7 +18,7 @@ from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.torch.decode_run import DecodeRun
 from rlhfless.engine.torch.drafted_run import DraftedRun
-from rlhfless.engine.torch.gumbel_noise import EvenNoise, GumbelNoise, RowNoise
+from rlhfless.engine.torch.gumbel_noise import GumbelNoise
 from rlhfless.engine.torch.kv_cache import free_storage
 from rlhfless.engine.torch.lookahead import BatchChange
 from rlhfless.engine.torch.prefill import Segment, prefill
@@ -34,7 +34,7 @@ class KVRows:
 
     Attributes:
         of: the response of each row in use; never changed in place.
-        noise: by which their next tokens are sampled; ``RowNoise`` with drafts.
+        noise: by which their next tokens are sampled; None where nothing is sampled at random.
     """
 
     def __init__(self, model: RowModel, slots: int, sampling: Sampling, drafts: PassDrafts | None = None) -> None:
@@ -42,9 +42,9 @@ class KVRows:
         self.of: list[SequenceState] = []
         self.cache = model.new_cache(keeps_ids=sampling.penalises)
         max_rows = model.padded(slots, slots)
-        self.noise: GumbelNoise | RowNoise | None = None
+        self.noise: GumbelNoise | None = None
         if sampling.temperature > 0:
-            self.noise = (GumbelNoise if drafts is None else RowNoise)(max_rows, model.vocabulary, model.device)
+            self.noise = GumbelNoise(max_rows, model.vocabulary, model.device)
         self._shared: dict[int, Tensor] = {}  # KV state of prompts that responses in the queue will share
         self._computing: dict[int, Tensor] = {}  # the same of the last iteration that was run
 
@@ -88,7 +88,7 @@ class KVRows:
             self.reserve(len(change.rows))
         if self.noise is not None and admitted:
             begin = len(change.rows) - len(admitted)
-            self.noise.join(begin, [s.request.seed for s in admitted], [s.count for s in admitted])
+            self.noise.join(begin, [s.request.seed for s in admitted])
         for row, s in self._new(change):
             self.cache.put_ids(row, s.tokens(0, s.context_tokens))
             if s.kv is not None:
@@ -99,14 +99,11 @@ class KVRows:
 
     def run_of(self, rows: list[SequenceState], drafted: bool) -> DecodeRun | DraftedRun:
         """Return a run of responses, whose tokens are on the host, in their rows, with or without drafts."""
-        noise = self.noise
         if drafted:
             assert self._drafts is not None
-            assert not isinstance(noise, GumbelNoise)
-            return DraftedRun(rows, self.model, self.slots, noise, self._drafts)
-        even = EvenNoise(noise, [s.count for s in rows]) if isinstance(noise, RowNoise) else noise
+            return DraftedRun(rows, self.model, self.slots, self.noise, self._drafts)
         padded = self.model.padded(len(rows), self.slots)
-        return DecodeRun(rows, padded, self.cache.spare, even, self.model.device)
+        return DecodeRun(rows, padded, self.cache.spare, self.noise, self.model.device)
 
     def compute(self, change: BatchChange, queue: Iterable[SequenceState]) -> None:
         """Compute the uncached tokens of the admitted responses; prompts that others in ``queue`` share are computed once."""

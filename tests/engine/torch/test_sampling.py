@@ -133,7 +133,7 @@ def test_noise_belongs_to_seed_and_index():
     assert len(np.unique(keys[:, [0, 1, 3]])) == 300
 
 
-@given(st.lists(st.sampled_from(["join", "leave", "swap", "next", "forget"]), max_size=40), st.integers(0, 99))
+@given(st.lists(st.sampled_from(["join", "leave", "swap", "next", "forget", "verify"]), max_size=40), st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
 def test_rows_keep_their_noise_wherever_they_move(steps, seed):
     """Whatever happened before, a row has the noise of its own seed and token."""
@@ -141,7 +141,7 @@ def test_rows_keep_their_noise_wherever_they_move(steps, seed):
     for step in steps:
         if step == "join" and len(rows) < 6:
             new = [[int(rng.integers(1 << 62)), int(rng.integers(1000))] for _ in range(rng.integers(1, 7 - len(rows)))]
-            noise.join(len(rows), *map(list, zip(*new, strict=True)))
+            noise.join(len(rows), [own for own, _ in new])
             rows += new
         elif step == "leave" and rows:
             row, last = int(rng.integers(len(rows))), rows.pop()
@@ -153,14 +153,20 @@ def test_rows_keep_their_noise_wherever_they_move(steps, seed):
             noise.swap(a, b)
             rows[a], rows[b] = rows[b], rows[a]
         elif step in ("next", "forget") and rows:
-            found = noise.draw(int(rng.integers(1, 5)), 6, len(rows))
+            found = noise.even(np.array([token for _, token in rows]), int(rng.integers(1, 5)), 6)
             for row, (own, token) in enumerate(rows):
                 for later, numbers in enumerate(found):
                     assert torch.equal(numbers[row], noise_of([own], VOCAB, token + later)[0])
             if step == "next":
                 count = int(rng.integers(1, len(found) + 1))
-                noise.commit(count)
                 rows = [[own, token + count] for own, token in rows]
+        elif step == "verify" and rows:  # drafts of 0 to 9 tokens for each row, of which some are accepted
+            fed = rng.integers(1, 11, len(rows))
+            places, columns = np.repeat(np.arange(len(rows)), fed), np.concatenate([np.arange(n) for n in fed])
+            drawn = noise.draw(np.array([token for _, token in rows]), places, columns)
+            for numbers, row, column in zip(drawn, places.tolist(), columns.tolist(), strict=True):
+                assert torch.equal(numbers, noise_of([rows[row][0]], VOCAB, rows[row][1] + column)[0])
+            rows = [[own, token + int(rng.integers(1, n + 1))] for (own, token), n in zip(rows, fed.tolist(), strict=True)]
 
 
 def test_a_forbidden_token_is_not_drawn_where_it_is_forbidden():
