@@ -45,7 +45,7 @@ class Speculative:
             if most:
                 _, latency = problem.one_kind
                 known = Acceptance(acceptance.survival[:most])
-                problem = replace(problem, latency=drafted(latency, known, self.drafting.kv_reads))
+                problem = replace(problem, latency=drafted(latency, known))
         plan = self.base.plan(problem, options)
         return replace(plan, policy=self.name, drafting=self.drafting, acceptance=acceptance)
 

@@ -13,7 +13,6 @@ from solver.model.errors import PlanningError, as_given, check_flags, is_whole
 MAX_DRAFT_TOKENS = 32
 LENGTHS = ("adaptive", "critical")
 HISTORIES = ("last", "all", "none")
-KV_READS = ("once", "each")
 VLLM_DRAFTERS = ("vllm-ngram", "vllm-suffix")
 """Drafters of vLLM itself: its speculative methods ``ngram`` and ``suffix``, with drafts of a fixed length at most."""
 DRAFTERS = ("suffix", *VLLM_DRAFTERS)
@@ -33,7 +32,6 @@ class Drafting:
         min_match: shortest run, in tokens, that a token is drafted after.
         history: which earlier responses of its prompt a draft may come from: the ``last`` visit's, ``all``, or ``none``.
         siblings: whether the responses that the same prompt is decoding now are a source, too.
-        kv_reads: how often a pass reads a response's KV cache: ``once``, or for ``each`` fed token (a cautious assumption).
 
     Raises:
         PlanningError: a value is none of these.
@@ -50,7 +48,6 @@ class Drafting:
     min_match: int = 2
     history: Literal["last", "all", "none"] = "last"
     siblings: bool = True
-    kv_reads: Literal["once", "each"] = "once"
 
     def __post_init__(self) -> None:
         if not is_whole(self.max_draft_tokens, 1) or self.max_draft_tokens > MAX_DRAFT_TOKENS:
@@ -68,9 +65,8 @@ class Drafting:
             )
         if not is_whole(self.min_match, 1):
             raise PlanningError(f"min_match is {as_given(self.min_match)}; a whole number of at least 1 token is needed")
-        for name, value, allowed in (("history", self.history, HISTORIES), ("kv_reads", self.kv_reads, KV_READS)):
-            if value not in allowed:
-                raise PlanningError(f"{name} is {as_given(value)}; one of {', '.join(allowed)} is needed")
+        if self.history not in HISTORIES:
+            raise PlanningError(f"history is {as_given(self.history)}; one of {', '.join(HISTORIES)} is needed")
         check_flags(siblings=self.siblings)
         if isinstance(self.drafter, str) and self.drafter not in DRAFTERS:
             raise PlanningError(

@@ -11,7 +11,6 @@ are those that accept little.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -27,7 +26,7 @@ LEAST_S = 1e-12  # of a cell whose continuation to no KV tokens takes no time
 FIRST_CONTEXT, LAST_FITTED_CONTEXT = 64.0, 32768.0  # of the grid of a latency model without a table
 
 
-def drafted(latency: LatencyModel, acceptance: Acceptance, kv_reads: Literal["once", "each"] = "once") -> LatencyModel:
+def drafted(latency: LatencyModel, acceptance: Acceptance) -> LatencyModel:
     """Return the latency model of the same actor with drafts of the best length for each batch and context.
 
     One iteration of the result yields one token per response. Its table has the seconds of a pass per token of it, on the grid
@@ -36,7 +35,6 @@ def drafted(latency: LatencyModel, acceptance: Acceptance, kv_reads: Literal["on
 
     Args:
         acceptance: the survival of drafts, of all responses alike.
-        kv_reads: whether a pass reads each response's KV cache ``once``, or for ``each`` fed token.
 
     Raises:
         PlanningError: prefill is mixed, but the model has no table.
@@ -61,7 +59,7 @@ def drafted(latency: LatencyModel, acceptance: Acceptance, kv_reads: Literal["on
     ends = np.inf if latency.table is None else latency.table.batch[-1]
     for length in range(1, acceptance.max_draft_tokens + 1):
         decodes = (batch <= latency.max_batch) & (batch * (1 + length) <= ends)
-        rows, kv = batch[decodes], kv_tokens[decodes] * (1 + length if kv_reads == "each" else 1)
+        rows, kv = batch[decodes], kv_tokens[decodes]
         drafting_s = DRAFT_CALL_S + DRAFT_TOKEN_S * rows * length
         pass_s = latency.iteration_s((rows * (1 + length))[:, None], kv) + drafting_s[:, None]
         best_s[decodes] = np.minimum(best_s[decodes], pass_s / acceptance.tokens_per_pass(length))

@@ -11,8 +11,6 @@ standard deviations by which the largest of a batch exceeds the mean, over the s
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -22,7 +20,7 @@ from solver.model.workload import FloatArray, IntArray
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
 
 EVENNESS = 6.0  # the power p: 2.4 standard deviations (a batch of 64) over 0.4
-LEAST_SAVING = 0.04  # that drafts must promise: survival is estimated, and a draft that is refused costs time for certain
+LEAST_SAVING = 0.05  # that drafts must promise: survival is estimated, and a draft that is refused costs time for certain
 
 
 def even_lengths(
@@ -32,9 +30,8 @@ def even_lengths(
     remaining_tokens: ArrayLike | None = None,
     *,
     max_fed_tokens: int | None = None,
-    kv_reads: Literal["once", "each"] = "once",
 ) -> IntArray:
-    """Return the (B,) tokens to draft for each response of a batch; 0 everywhere where drafts save less than 4 %.
+    """Return the (B,) tokens to draft for each response of a batch; 0 everywhere where drafts save less than 5 %.
 
     Args:
         survival: (B, N) estimated share of passes in which each response accepts each position; it does not rise along a row.
@@ -42,7 +39,6 @@ def even_lengths(
         remaining_tokens: (B,) tokens that each response is predicted to need still; None: all the same number.
         max_fed_tokens: the most tokens that the pass may feed, one per response included. The latency model's table also
             limits them.
-        kv_reads: whether a pass reads each response's KV cache ``once``, or for ``each`` fed token.
 
     Raises:
         PlanningError: survival has another shape, or remaining tokens are not one number of 0 or more per response.
@@ -68,7 +64,7 @@ def even_lengths(
     order = np.argsort(-gains, kind="stable")[: _room(latency, batch, max_fed_tokens)]
     order = order[: int(np.count_nonzero(gains[order] > 0))]
     fed = np.arange(batch, batch + len(order) + 1)
-    pass_s = latency.iteration_s(fed, kv_tokens if kv_reads == "once" else fed * (kv_tokens / batch))
+    pass_s = latency.iteration_s(fed, kv_tokens)
     pass_s[1:] += DRAFT_CALL_S + DRAFT_TOKEN_S * np.arange(1, len(fed))
     left = powers[:, 0].sum() - np.concatenate([np.zeros(1), gains[order].cumsum()])
     needed_s = pass_s * left.clip(min=powers[:, -1].sum()) ** (1 / EVENNESS)

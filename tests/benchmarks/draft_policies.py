@@ -1,7 +1,8 @@
 """What speculative decoding saves in a generation step, by how many tokens are drafted: fixed, adaptive, on the critical path.
 
-    python tests/benchmarks/draft_policies.py [--tiny] [--draws 2] [--logs GSM8K own] [--drafts weak strong]
-        [--policies NAME ...] [--json FILE] [--markdown]
+    python tests/benchmarks/draft_policies.py [--tiny] [--draws 2] [--seed 0] [--epoch 8] [--logs GSM8K own]
+        [--drafts weak strong] [--policies NAME ...] [--json FILE] [--markdown]
+    python tests/benchmarks/draft_policies.py --spread
 
 Simulated on 2 x L40S per actor with a 3B model (``l40s-qwen2.5-3b-tp2``): random split over N actors, GPUs released when an
 actor is done, everything charged with the measured table, starts included. All numbers are relative to no drafts.
@@ -13,6 +14,9 @@ actor is done, everything charged with the measured table, starts included. All 
   policies with these drafts. *critical* follows lengths predicted from the visit before; *critical, known* the true ones.
 - *own texts*: epoch 8 of the shipped run (a character task), drafts from the responses of epoch 7 to the prompt, replayed. Two
   halves of 64 prompts x 8 samples: every second prompt. The longest response (320 tokens) is in the second half.
+
+Another ``--seed`` (of accepted tokens and splits) or ``--epoch`` checks the rule where none of its constants was chosen.
+``--spread`` prints how much shares of accepted tokens differ, from which follow the tokens that a prior counts for.
 """
 
 from __future__ import annotations
@@ -51,6 +55,7 @@ PROJECT = Path(__file__).parents[2]
 LATENCY = load_profile("l40s-qwen2.5-3b-tp2")
 MOST_ACTORS = 12
 EPOCH, MOST = 8, 8
+SPREAD_EPOCHS = (2, 4, 6, 10, 12)
 ACCEPTANCES = {"weak": WEAK, "strong": STRONG}
 CONTENDERS = ("fixed 1", "fixed 2", "fixed 4", "fixed 8", "spec", "spec+critical", "critical, known")
 Row = dict[str, Any]
@@ -59,10 +64,10 @@ Row = dict[str, Any]
 class Step:
     """One step on different numbers of actors; sums of time and GPU-seconds over draws of the random split."""
 
-    def __init__(self, workload: Workload, draws: int) -> None:
+    def __init__(self, workload: Workload, draws: Sequence[int]) -> None:
         cluster = Cluster(math.ceil(MOST_ACTORS * LATENCY.gpus_per_actor / 8), 8, LATENCY.gpus_per_actor)
         self.problem = PlanningProblem(workload, cluster, LATENCY)
-        self._draws = range(draws)
+        self._draws = draws
         prompts, limit = workload.prompt_tokens.tolist(), workload.max_response_tokens
         pairs = zip(workload.response_tokens.tolist(), workload.prompt_of.tolist(), strict=True)
         self._requests = [
@@ -104,8 +109,11 @@ def at_equal_time(step: Step, drafts: DraftedEngineFactory, plain: Mapping[int, 
     return found
 
 
-def gsm8k(draws: int, tiny: bool, names: Sequence[str], policies: Sequence[str]) -> list[Row]:
-    """The rows of the GSM8K log, of some acceptances and policies; bounds for all policies only."""
+def gsm8k(draws: Sequence[int], tiny: bool, names: Sequence[str], policies: Sequence[str]) -> list[Row]:
+    """The rows of the GSM8K log, of some acceptances and policies; bounds for all policies only.
+
+    The first draw is also the seed of what is accepted.
+    """
     log = gsm8k_visit()
     rollouts = log.rollouts[log.rollouts["prompt_id"].isin(log.rollouts["prompt_id"].unique()[: 4 if tiny else None])]
     logged = [s for s in logged_steps(rollouts, max_response_tokens=log.max_response_tokens) if s.has_history][-1]
@@ -114,7 +122,7 @@ def gsm8k(draws: int, tiny: bool, names: Sequence[str], policies: Sequence[str])
     counts = range(2, 3 if tiny else MOST_ACTORS + 1)
     rows = []
     for name in names:
-        runs = DrawnDrafts(ACCEPTANCES[name]).runs(logged.step, logged.rows)
+        runs = DrawnDrafts(ACCEPTANCES[name], seed=draws[0]).runs(logged.step, logged.rows)
         for policy, drafts in _contenders(runs, logged).items():
             if policy not in policies:
                 continue
@@ -131,7 +139,7 @@ def gsm8k(draws: int, tiny: bool, names: Sequence[str], policies: Sequence[str])
         accepted = [runs.of(i, tokens).accepted for i, tokens in enumerate(logged.truth.response_tokens.tolist())]
         bounds = {"bound with drafts": DraftedBound(step.problem, accepted)}
         for policy, bound in {"bound, one token per pass": ScheduleBound(step.problem), **bounds}.items():
-            least = {str(n): round(bound.gpu_seconds(t / draws) * draws / c, 4) for n, (t, c) in plain.items()}
+            least = {str(n): round(bound.gpu_seconds(t / len(draws)) * len(draws) / c, 4) for n, (t, c) in plain.items()}
             rows.append({"log": "GSM8K", "drafts": name, "policy": policy, "same_actors": {}, "cost_at_equal_time": least})
             print(json.dumps(rows[-1]), flush=True)
     return rows
@@ -148,19 +156,10 @@ def _contenders(runs: AcceptedRuns, logged: LoggedStep) -> dict[str, DraftedEngi
     return dict(zip(CONTENDERS, (*fixed, *adaptive), strict=True))
 
 
-def own_texts(draws: int, tiny: bool, policies: Sequence[str]) -> list[Row]:
+def own_texts(draws: Sequence[int], tiny: bool, policies: Sequence[str], epoch: int) -> list[Row]:
     """The rows of the shipped run's own texts, of some policies; what is drawn does not matter to them."""
-    rollouts = read_trace(PROJECT / "data" / "traces" / "arithmetic-grpo").rollouts
-    rollouts = (
-        rollouts[rollouts["epoch"].isin([EPOCH - 1, EPOCH])].assign(step=rollouts["epoch"]).sort_values("step", kind="stable")
-    )
-    encode = CharTokenizer.load(PROJECT / "data" / "models" / "arithmetic-grpo" / "char_tokenizer.json").encode
     rows = []
-    for half, prompts in (("first half", slice(0, None, 2)), ("second half", slice(1, None, 2))):
-        names = pd.unique(rollouts["prompt_id"])[prompts][: 4 if tiny else None]
-        part = rollouts[rollouts["prompt_id"].isin(names)]
-        logged = list(logged_steps(part, max_response_tokens=320))[-1]
-        runs = LogDrafts(part, encode, DraftSource("last", siblings=False), MOST).runs(logged.step, logged.rows)
+    for half, (logged, runs) in own_halves(epoch, tiny).items():
         step = Step(logged.truth, draws)
         plain = {n: step.run(n) for n in ((2,) if tiny else (2, 4, 8))}
         for policy, drafts in _contenders(runs, logged).items():
@@ -170,6 +169,59 @@ def own_texts(draws: int, tiny: bool, policies: Sequence[str]) -> list[Row]:
                 )
                 print(json.dumps(rows[-1]), flush=True)
     return rows
+
+
+def own_halves(epoch: int, tiny: bool = False) -> dict[str, tuple[LoggedStep, AcceptedRuns]]:
+    """Both halves of an epoch of the shipped run, and what they accept of drafts from the epoch before."""
+    rollouts = read_trace(PROJECT / "data" / "traces" / "arithmetic-grpo").rollouts
+    rollouts = (
+        rollouts[rollouts["epoch"].isin([epoch - 1, epoch])].assign(step=rollouts["epoch"]).sort_values("step", kind="stable")
+    )
+    encode = CharTokenizer.load(PROJECT / "data" / "models" / "arithmetic-grpo" / "char_tokenizer.json").encode
+    halves = {}
+    for half, prompts in (("first half", slice(0, None, 2)), ("second half", slice(1, None, 2))):
+        names = pd.unique(rollouts["prompt_id"])[prompts][: 4 if tiny else None]
+        part = rollouts[rollouts["prompt_id"].isin(names)]
+        logged = list(logged_steps(part, max_response_tokens=320))[-1]
+        halves[half] = logged, LogDrafts(part, encode, DraftSource("last", siblings=False), MOST).runs(logged.step, logged.rows)
+    return halves
+
+
+def spread(epoch: int, draft: int = 2) -> Row:
+    """The tokens that a prior has to count for, if shares of accepted tokens had beta distributions: by their moments.
+
+    Every response is decoded with drafts of ``draft`` tokens. A beta-binomial count of n tokens has a variance of
+    ``n p (1 - p) (1 + (n - 1) / (tokens + 1))``.
+    """
+    counts = []
+    for half, (logged, runs) in own_halves(epoch).items():
+        owners = zip(logged.truth.response_tokens.tolist(), logged.truth.prompt_of.tolist(), strict=True)
+        for response, (tokens, prompt) in enumerate(owners):
+            available, accepted = runs.of(response, tokens)
+            at = right = wrong = 0
+            while at < tokens:
+                drafted = min(draft, int(available[at]), tokens - 1 - at)
+                kept = min(int(accepted[at]), drafted)
+                right, wrong, at = right + kept, wrong + (kept < drafted), at + kept + 1
+            counts.append((f"{half} {prompt}", right, right + wrong))
+    responses = pd.DataFrame(counts, columns=["prompt", "accepted", "verified"])
+    prompts = responses.groupby("prompt").sum()
+    of_prompt = responses.groupby("prompt")[["accepted", "verified"]].transform("sum")
+    size = len(responses) / len(prompts)
+    return {
+        "epoch": epoch,
+        "share": round(float(prompts["accepted"].sum() / prompts["verified"].sum()), 3),
+        "prompt": _prior_tokens(prompts, prompts["accepted"].sum() / prompts["verified"].sum(), 1.0),
+        "response": _prior_tokens(responses, of_prompt["accepted"] / of_prompt["verified"], size / (size - 1)),
+    }
+
+
+def _prior_tokens(counts: pd.DataFrame, share: pd.Series | float, fitted: float) -> float:
+    """``fitted`` corrects squares for the share being a mean of the same counts."""
+    n, right = counts["verified"], counts["accepted"]
+    even = share * (1 - share)
+    excess = ((right - n * share) ** 2 * fitted - n * even).sum() / (n * (n - 1) * even).sum()
+    return round(float(1 / excess - 1), 1)
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -188,18 +240,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="4 prompts, 2 actors: tries the script, its numbers say nothing")
     parser.add_argument("--draws", type=int, default=2, help="of the random split")
+    parser.add_argument("--seed", type=int, default=0, help="of the first draw, and of what is accepted")
+    parser.add_argument("--epoch", type=int, default=EPOCH, help="of own texts")
+    parser.add_argument("--spread", action="store_true", help="print how much shares of accepted tokens differ, and end")
     parser.add_argument("--logs", nargs="+", choices=("GSM8K", "own"), default=["own", "GSM8K"])
     parser.add_argument("--drafts", nargs="+", choices=ACCEPTANCES, default=list(ACCEPTANCES), help="of GSM8K")
     parser.add_argument("--policies", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--json", type=Path, help="write the rows here")
     parser.add_argument("--markdown", action="store_true", help="print the table of details/drafts.md in the end")
     options = parser.parse_args()
+    if options.spread:
+        for epoch in SPREAD_EPOCHS:
+            print(json.dumps(spread(epoch)))
+        return
     began, rows = time.perf_counter(), []
+    draws = range(options.seed, options.seed + options.draws)
     if "own" in options.logs:
-        rows += own_texts(options.draws, options.tiny, options.policies)
+        rows += own_texts(draws, options.tiny, options.policies, options.epoch)
     if "GSM8K" in options.logs:
         try:
-            rows += gsm8k(options.draws, options.tiny, options.drafts, options.policies)
+            rows += gsm8k(draws, options.tiny, options.drafts, options.policies)
         except FileNotFoundError:
             print("GSM8K is skipped: its data folder is not beside the project (../shared/data).")
     print(f"{time.perf_counter() - began:.0f} s")

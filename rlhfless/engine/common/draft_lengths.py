@@ -1,15 +1,16 @@
 """Decides how many tokens an engine drafts for each response of its batch, from the drafted tokens that were accepted so far.
 
-The survival of a draft is estimated from counts of accepted and refused tokens, each with a prior (``share``): of all
-responses, of those to a prompt, of the response, and of each position of its drafts. The estimate of one level is the prior of
-the next. Responses differ more than positions do, so what a response accepts at the first position says most about the next.
-
-Until a few drafts were verified, the prior alone would decide. So a sample of the batch gets short drafts first.
+The survival of a draft is estimated from counts of accepted and refused tokens (``share``): of all responses, of those to a
+prompt, of the response, and of each position of its drafts. The estimate of one level is the prior of the next. How many tokens
+a prior counts for follows from how much shares differ within a level, as measured on logs
+(``tests/benchmarks/details/drafts.md``).
 
 The lengths, given the estimates, are those of ``solver.timing.even_lengths``: the most accepted tokens per second by the
 profile's seconds of verifying them with the batch as it is now (RLHFSpec, arXiv:2512.04752: the length of drafts follows the
 load), where a response counts more, the more passes it still needs. No measured seconds decide. So a run that is repeated or
 resumed drafts the same.
+
+Where drafts would not pay even at the share that is assumed first, a few responses draft nevertheless, until more is known.
 """
 
 from __future__ import annotations
@@ -26,26 +27,27 @@ from solver.model.latency import LatencyModel
 from solver.model.workload import IntArray
 from solver.timing.even_lengths import even_lengths
 
-DECISION_PASSES = 16  # between two decisions for the same batch
-FIRST_TOKENS = 32  # verified tokens without which drafts are a sample: FIRST_LENGTH tokens for FIRST_RESPONSES
-FIRST_RESPONSES, FIRST_LENGTH, FIRST_PASSES = 8, 2, 4
+DECISION_PASSES = 4  # between two decisions for the same batch
+FIRST_TOKENS = 32  # verified tokens that say enough: their share has a standard deviation below 0.09
+SAMPLE_RESPONSES = 8  # that get a drafted token until then, where nothing else is drafted
 FIRST_SHARE = 0.7  # of drafted tokens that are accepted, before any were verified
-PRIOR_TOKENS = 5.0  # verified tokens that a prior counts for
+RESPONSE_TOKENS = 4.0  # verified tokens that a prior counts for: responses to a prompt differ much, and so do positions
+PROMPT_TOKENS = 16.0  # the same for a prompt, whose prior is what all accept: prompts differ less
 NEVER = 1 << 62  # passes until a response gets a draft where the length is fixed at 0
 
 
-def share(accepted: ArrayLike, refused: ArrayLike, prior: ArrayLike) -> NDArray[np.float64]:
-    """Return the estimated share of verified tokens that are accepted: counted ones, and ``PRIOR_TOKENS`` as in ``prior``.
+def share(accepted: ArrayLike, refused: ArrayLike, prior: ArrayLike, tokens: float) -> NDArray[np.float64]:
+    """Return the estimated share of verified tokens that are accepted, where the ``prior`` share counts for so many ``tokens``.
 
     It is the mean of a beta distribution with these counts.
 
     Example:
         >>> from rlhfless.engine.common.draft_lengths import share
-        >>> share(accepted=6, refused=4, prior=0.9).tolist()
+        >>> share(accepted=5, refused=1, prior=0.5, tokens=4).tolist()
         0.7
     """
     right, wrong = np.asarray(accepted, dtype=float), np.asarray(refused, dtype=float)
-    return np.asarray((right + PRIOR_TOKENS * np.asarray(prior, dtype=float)) / (right + wrong + PRIOR_TOKENS))
+    return np.asarray((right + tokens * np.asarray(prior, dtype=float)) / (right + wrong + tokens))
 
 
 @dataclass
@@ -74,10 +76,11 @@ class DraftLengths:
         >>> lengths = DraftLengths(Drafting(max_draft_tokens=4), latency)
         >>> lengths.start(7, prompt=0)
         >>> lengths.next([7], room=[100], kv_tokens=[50])
-        [2]
+        [4]
         >>> for _ in range(40):
-        ...     lengths.observe([7], drafted=[4], accepted=[0])
         ...     last = lengths.next([7], room=[100], kv_tokens=[50])
+        ...     lengths.observe([7], drafted=last, accepted=[0])
+        ...     lengths.ran()
         >>> last
         [0]
     """
@@ -151,7 +154,7 @@ class DraftLengths:
         remaining: Callable[[], ArrayLike] | None = None,
         max_fed_tokens: int | None = None,
     ) -> list[int]:
-        """Return the tokens to draft for each response of the next pass; call it once per pass.
+        """Return the tokens to draft for each response of the next pass; the same again until that is noted (``ran``).
 
         Args:
             responses: (B,) the batch.
@@ -166,7 +169,6 @@ class DraftLengths:
         """
         if self._fixed is None:
             self._decide_when_due(responses, sum(kv_tokens), remaining)
-            self.skip(1)
             lengths = [min(self._decided[response], most) for response, most in zip(responses, room, strict=True)]
         else:
             fixed = self._fixed
@@ -179,7 +181,7 @@ class DraftLengths:
     def undrafted_passes(self, responses: Sequence[int], kv_tokens: int) -> int:
         """Return for how many passes, from the next one on, ``next`` is 0 for every response as long as the batch stays.
 
-        Such passes need no call of ``next``, but of ``skip``.
+        Such passes need no call of ``next``, but of ``ran``.
 
         Args:
             kv_tokens: of the batch at the next pass's start. responses: as for ``next``.
@@ -189,8 +191,8 @@ class DraftLengths:
         self._decide_when_due(responses, kv_tokens, None)
         return 0 if any(self._decided[response] for response in responses) else self._passes
 
-    def skip(self, passes: int) -> None:
-        """Note passes without drafts, at most as many as ``undrafted_passes`` returned."""
+    def ran(self, passes: int = 1) -> None:
+        """Note passes that the engine ran: one after ``next``, or at most as many as ``undrafted_passes`` returned."""
         self._passes -= passes
 
     def survival(self, responses: Sequence[int]) -> NDArray[np.float64]:
@@ -198,10 +200,11 @@ class DraftLengths:
         rows = np.array([self._rows[response] for response in responses], dtype=np.int64)
         accepted, refused = self._accepted[rows], self._refused[rows]
         prompts = [self._prompts[self._prompt_of[response]] for response in responses]
-        of_all = share(self._all.accepted, self._all.refused, FIRST_SHARE)
-        of_prompts = share(np.array([p.accepted for p in prompts]), np.array([p.refused for p in prompts]), of_all)
-        of_responses = share(accepted.sum(axis=1), refused.sum(axis=1), of_prompts)
-        return np.asarray(share(accepted, refused, of_responses[:, None]).cumprod(axis=1))
+        right, wrong = (np.array([getattr(p, count) for p in prompts]) for count in ("accepted", "refused"))
+        of_all = share(self._all.accepted, self._all.refused, FIRST_SHARE, RESPONSE_TOKENS)
+        of_prompts = share(right, wrong, of_all, PROMPT_TOKENS)
+        of_responses = share(accepted.sum(axis=1), refused.sum(axis=1), of_prompts, RESPONSE_TOKENS)
+        return np.asarray(share(accepted, refused, of_responses[:, None], RESPONSE_TOKENS).cumprod(axis=1))
 
     def _decide_when_due(self, responses: Sequence[int], kv_tokens: int, remaining: Callable[[], ArrayLike] | None) -> None:
         """Decide anew when the passes are over, and whenever a response joins; where some only left, lengths stay."""
@@ -214,20 +217,19 @@ class DraftLengths:
                     "the draft length is critical, but no remaining lengths are predicted; a predictor is needed"
                 )
             left = remaining()
-        if self._all.accepted + self._all.refused < FIRST_TOKENS:
-            lengths, self._passes = self._sample(len(responses)), FIRST_PASSES
-        else:
-            reads = self._drafting.kv_reads
-            lengths = even_lengths(
-                self._latency, self.survival(responses), kv_tokens, left, max_fed_tokens=self._most_fed, kv_reads=reads
-            )
-            self._passes = DECISION_PASSES
+        lengths = even_lengths(self._latency, self.survival(responses), kv_tokens, left, max_fed_tokens=self._most_fed)
+        if self._all.accepted + self._all.refused < FIRST_TOKENS and not lengths.any():
+            lengths = self._sample(len(responses))
+        self._passes = DECISION_PASSES
         self._decided = dict(zip(responses, lengths.tolist(), strict=True))
 
     def _sample(self, batch: int) -> IntArray:
-        """Return (B,) short drafts for a few responses, far apart in the batch, as those of a prompt are beside each other."""
-        few, lengths = min(FIRST_RESPONSES, batch), np.zeros(batch, dtype=np.int64)
-        lengths[np.arange(few) * batch // max(few, 1)] = min(FIRST_LENGTH, self.max_draft_tokens)
+        """Return (B,) one token for a few responses, far apart in the batch, as those of a prompt are beside each other.
+
+        A second token would be fed at the same price, but verified only where the first was accepted.
+        """
+        few, lengths = min(SAMPLE_RESPONSES, batch), np.zeros(batch, dtype=np.int64)
+        lengths[np.arange(few) * batch // max(few, 1)] = 1
         return lengths
 
 

@@ -26,11 +26,6 @@ class PassDrafts(Protocol):
     """Decides what passes verify, and what is kept of it: ``EngineDrafts``, or a replay of recorded passes."""
 
     @property
-    def kv_reads(self) -> str:
-        """How often a pass reads a response's KV cache, as in ``Drafting``."""
-        ...
-
-    @property
     def off(self) -> str | None:
         """Return why there are no drafts any more, as part of a sentence; None while there are."""
         ...
@@ -99,9 +94,6 @@ class EngineDrafts:
         admission: of the engine: drafts have to fit into its KV memory, so that no draft evicts a response.
         vocabulary: number of tokens of the model. eos_id: the token, or the tokens, that end a response.
 
-    Attributes:
-        kv_reads: as in ``drafting``.
-
     Raises:
         PlanningError: see ``check_settings``.
     """
@@ -112,7 +104,7 @@ class EngineDrafts:
         check_settings(drafting)
         self._drafter = CheckedDrafter(drafter_of(drafting), vocabulary)
         self._lengths = DraftLengths(drafting, latency)
-        self._admission, self._stop_ids, self.kv_reads = admission, frozenset(stop_ids(eos_id)), drafting.kv_reads
+        self._admission, self._stop_ids = admission, frozenset(stop_ids(eos_id))
         self._known: dict[SequenceState, int] = {}  # tokens of each response that the drafter has seen
         self._behind = False  # whether responses may have more tokens than that
         self._planned: tuple[int, list[SequenceState], Drafts] | None = None
@@ -176,6 +168,7 @@ class EngineDrafts:
         self._lengths.observe(
             names, [drafted for drafted, _ in committed.values()], [len(tokens) - 1 for _, tokens in committed.values()]
         )
+        self._lengths.ran()
         for s, (_, tokens) in committed.items():
             self._drafter.extend(s.request.response, tokens)
             self._known[s] = s.count
@@ -184,7 +177,7 @@ class EngineDrafts:
         """See ``PassDrafts``."""
         self._passes += passes
         self._behind = True
-        self._lengths.skip(passes)
+        self._lengths.ran(passes)
 
     def _catch_up(self, s: SequenceState) -> None:
         """Give the drafter the tokens that passes without drafts yielded."""

@@ -202,8 +202,7 @@ class DraftedEngine:
         planned.drafted = drafted = self._drafts(batch, kv_tokens, mixed)
         drafts = int(drafted.sum())
         fed = len(batch) + drafts
-        read = kv_tokens * fed / len(batch) if drafts and self._given.drafting.kv_reads == "each" else kv_tokens
-        pass_s = latency.one_iteration_s(fed, read, mixed)  # type: ignore[arg-type]  # a mean may be no whole number
+        pass_s = latency.one_iteration_s(fed, kv_tokens, mixed)
         joins_s = latency.join_s * (len(planned.change.admitted) if planned.change is not None else 0)
         drafts_s = DRAFT_CALL_S + DRAFT_TOKEN_S * drafts if drafts else 0.0
         if mixed:
@@ -259,6 +258,7 @@ class DraftedEngine:
         over = batch.left == 0
         verified = np.where(over, 0, planned.drafted)  # the last pass of a response refuses what is behind its end
         self._lengths.observe(batch.names, verified, accepted)
+        self._lengths.ran()
         if over.any():
             batch.settle()
             done = [s for s, ends in zip(batch.responses, over, strict=True) if ends]

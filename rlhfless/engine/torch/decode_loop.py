@@ -146,7 +146,7 @@ class DecodeLoop:
         """Return the latency model's seconds of ``count`` iterations."""
         if self.drafts is None or pending.drafts is None:
             return self._clock.steps_s(pending.batch, pending.kv_tokens, count)
-        return [self._clock.pass_s(pending.batch, pending.kv_tokens, pending.drafted, self.drafts.kv_reads)]
+        return [self._clock.pass_s(pending.batch, pending.kv_tokens, pending.drafted)]
 
     def _unchanged_s(self, pending: PendingIterations) -> list[float]:
         """Return the latency model's seconds of the iterations until the batch may change at the earliest."""

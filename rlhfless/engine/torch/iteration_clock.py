@@ -48,17 +48,12 @@ class IterationClock:
         seconds: list[float] = model.iteration_s(batch, kv_tokens + batch * np.arange(count)).tolist()
         return seconds
 
-    def pass_s(self, batch: int, kv_tokens: int, drafted: int, kv_reads: str) -> float:
-        """Return the latency model's seconds of one iteration that also feeds ``drafted`` drafted tokens, drafting included.
-
-        Args:
-            kv_reads: as in ``Drafting``.
-        """
+    def pass_s(self, batch: int, kv_tokens: int, drafted: int) -> float:
+        """Return the latency model's seconds of one iteration that also feeds ``drafted`` drafted tokens, drafting included."""
         assert self.model is not None
         if not drafted:
             return self.model.one_iteration_s(batch, kv_tokens)
-        read = kv_tokens if kv_reads == "once" else round(kv_tokens * (batch + drafted) / batch)
-        return self.model.one_iteration_s(batch + drafted, read) + drafting_s(drafted)
+        return self.model.one_iteration_s(batch + drafted, kv_tokens) + drafting_s(drafted)
 
     def joins_s(self, admitted: int) -> float:
         """Return the latency model's seconds of admitting and removing responses, without their prefill."""

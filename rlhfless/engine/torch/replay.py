@@ -37,7 +37,7 @@ AMPLE = 1 << 62
 class RecordedDrafts:
     """Drafts of recorded passes: made-up tokens, of which as many are kept as were; see ``PassDrafts``."""
 
-    kv_reads, off = "once", None
+    off = None
 
     def __init__(self, passes: Sequence[VerifiedPass]) -> None:
         self._passes, self._at = passes, 0

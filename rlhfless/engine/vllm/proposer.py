@@ -106,6 +106,7 @@ class _Drafts:
         contexts = [len(s.prompt_token_ids) + len(s.output_token_ids) for s in states]
         most_fed = len(running) + max(0, self._max_fed_tokens - len(running)) // 2  # the rest is for prompts
         lengths = self._lengths.next(numbers, room, contexts, max_fed_tokens=most_fed) if numbers else []
+        self._lengths.ran()
         drafts: list[list[int]] = [[] for _ in sampled]
         for row, number, length, state in zip(running, numbers, lengths, states, strict=True):
             drafts[row] = _up_to(self._drafter.draft(number, length), state.sampling_params.stop_token_ids)

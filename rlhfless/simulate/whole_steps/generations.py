@@ -134,7 +134,7 @@ class Generations:
         if setting.drafts is not None:
             self.acceptance = options.acceptance
             assert self.acceptance is not None, "a setting with drafts knows what they accept"
-            latency = drafted(latency, self.acceptance, Drafting().kv_reads)
+            latency = drafted(latency, self.acceptance)
             lengths = _scaled(lengths, self.acceptance, options.seed)
             known = replace(known, latency=latency)
         limit = max(int(lengths.max()), problem.workload.max_response_tokens)

@@ -1,4 +1,4 @@
-"""Draft lengths per response: estimates follow what was accepted, decisions hold for 16 passes, memory is never exceeded."""
+"""Draft lengths per response: estimates follow what was accepted, decisions hold for some passes, memory is never exceeded."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 import solver
 from rlhfless.engine.common.draft_lengths import (
     DECISION_PASSES,
-    FIRST_LENGTH,
-    FIRST_PASSES,
-    FIRST_RESPONSES,
     FIRST_TOKENS,
+    SAMPLE_RESPONSES,
     DraftLengths,
     shortened,
 )
@@ -28,6 +26,15 @@ MOST = 4
 
 def adaptive(length: str | int = "adaptive", latency: solver.LatencyModel = LATENCY) -> DraftLengths:
     return DraftLengths(Drafting(max_draft_tokens=MOST, length=length), latency)
+
+
+def passes(lengths: DraftLengths, batch: list[int], room: list[int], count: int) -> list[list[int]]:
+    """The drafted tokens of so many passes, of which nothing is observed."""
+    drafted = []
+    for _ in range(count):
+        drafted.append(lengths.next(batch, room, [50] * len(batch)))
+        lengths.ran()
+    return drafted
 
 
 def drafts(seed: int, rates: list[float], passes: int) -> list[int]:
@@ -65,16 +72,20 @@ def test_passes_without_drafts_are_known_in_advance() -> None:
     def batch(at: int) -> list[int]:
         return names[: 10 - at // 40]
 
-    seen = [asking.next(batch(at), [99] * len(batch(at)), [100] * len(batch(at))) for at in range(400)]
+    seen = []
+    for at in range(400):
+        seen.append(asking.next(batch(at), [99] * len(batch(at)), [100] * len(batch(at))))
+        asking.ran()
     at = skipped = 0
     while at < 400:
         size = len(batch(at))
-        passes = min(skipping.undrafted_passes(batch(at), 100 * size), 40 - at % 40)
-        assert not any(map(any, seen[at : at + passes]))
-        skipping.skip(passes)
-        at, skipped = at + passes, skipped + passes
-        if not passes:
+        undrafted = min(skipping.undrafted_passes(batch(at), 100 * size), 40 - at % 40)
+        assert not any(map(any, seen[at : at + undrafted]))
+        skipping.ran(undrafted)
+        at, skipped = at + undrafted, skipped + undrafted
+        if not undrafted:
             assert skipping.next(batch(at), [99] * size, [100] * size) == seen[at]
+            skipping.ran()
             at += 1
     assert 0 < skipped < 400
     assert adaptive(0).undrafted_passes(names, 1200) > 400
@@ -84,19 +95,20 @@ def test_passes_without_drafts_are_known_in_advance() -> None:
 def test_a_sample_of_the_batch_drafts_until_something_is_known() -> None:
     """Each fed token takes a hundredth of a pass, so nothing would be drafted for 100 responses that accept 4 in 10."""
     latency = solver.LatencyModel("x", 1, base_s=0.0, per_response_s=1e-4)
-    learning, batch, passes = adaptive(latency=latency), list(range(100)), 0
+    learning, batch, count = adaptive(latency=latency), list(range(100)), 0
     for response in batch:
         learning.start(response)
     verified = 0
     while verified < FIRST_TOKENS:
         lengths = learning.next(batch, [9] * 100, [50] * 100)
         places = [response for response, length in enumerate(lengths) if length]
-        assert places == [k * 100 // FIRST_RESPONSES for k in range(FIRST_RESPONSES)]
-        assert {lengths[place] for place in places} == {FIRST_LENGTH}
+        assert places == [k * 100 // SAMPLE_RESPONSES for k in range(SAMPLE_RESPONSES)]
+        assert {lengths[place] for place in places} == {1}
         learning.observe(batch, lengths, [0] * 100)
-        verified += FIRST_RESPONSES
-        passes += 1
-    assert passes == FIRST_PASSES
+        learning.ran()
+        verified += SAMPLE_RESPONSES
+        count += 1
+    assert count == FIRST_TOKENS // SAMPLE_RESPONSES
     assert not any(learning.next(batch, [9] * 100, [50] * 100))
 
 
@@ -126,20 +138,20 @@ def test_a_response_begins_with_what_its_prompt_accepts_and_others_with_what_all
     assert learning.survival([9])[0, 0] < 0.8, "the prompt is forgotten with its last response"
 
 
-def test_a_batch_is_decided_anew_after_16_passes_or_when_it_changes() -> None:
+def test_a_batch_is_decided_anew_after_some_passes_or_when_it_changes() -> None:
     learning = adaptive(latency=solver.LatencyModel("x", 1, base_s=5e-3, per_response_s=4e-3))
     for response in (0, 1):
         learning.start(response)
         for _ in range(30):
             learning.observe([response], [MOST], [MOST])
-    first = learning.next([0, 1], [9, 9], [50, 50])
-    assert first == [MOST, MOST]
+    first = passes(learning, [0, 1], [9, 9], 1)
+    assert first == [[MOST, MOST]]
     for _ in range(300):
         learning.observe([0], [MOST], [0])
         learning.observe([1], [MOST], [0])
-    held = [learning.next([0, 1], [9, 9], [50, 50]) for _ in range(DECISION_PASSES - 1)]
-    assert held == [first] * (DECISION_PASSES - 1)
-    assert learning.next([0, 1], [9, 9], [50, 50]) == [0, 0]
+    held = passes(learning, [0, 1], [9, 9], DECISION_PASSES - 1)
+    assert held == first * (DECISION_PASSES - 1)
+    assert passes(learning, [0, 1], [9, 9], 1) == [[0, 0]]
     for _ in range(9_000):
         learning.observe([0], [MOST], [MOST])
         learning.observe([1], [MOST], [MOST])

@@ -38,7 +38,6 @@ REFUSED = {
     "length above most": (lambda: Drafting(length=9), ("9", "max_draft_tokens", "8")),
     "min_match": (lambda: Drafting(min_match=0), ("min_match", "0")),
     "history": (lambda: Drafting(history="first"), ("history", "'first'", "last")),  # type: ignore[arg-type]
-    "KV reads": (lambda: Drafting(kv_reads=1), ("kv_reads", "1", "once")),  # type: ignore[arg-type]
     "drafter": (lambda: Drafting("ngram"), ("drafter", "'ngram'", "suffix")),
     "nodes": (lambda: solver.Cluster(0, 8, 1), ("nodes", "0")),
     "gpus": (lambda: solver.Cluster(1, 8, 0), ("gpus_per_actor", "0")),

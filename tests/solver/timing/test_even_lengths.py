@@ -74,12 +74,6 @@ def test_drafts_end_where_they_do_not_pay() -> None:
     assert even_lengths(AFFINE, np.full((1, 3), 0.9), 500, [0]).tolist() == [0]
 
 
-def test_reading_the_cache_for_each_token_shortens_drafts() -> None:
-    survival = np.tile([0.8, 0.7, 0.6, 0.5], (64, 1))
-    once, each = (even_lengths(AFFINE, survival, 64 * 4000, kv_reads=reads).sum() for reads in ("once", "each"))
-    assert each < once
-
-
 @pytest.mark.parametrize(("survival", "remaining", "named"), [
     ([0.5], None, ("survival", (1,))), ([[0.5]], [1, 2], ("remaining_tokens", (2,), 1)), ([[0.5]], [-1], ("remaining_tokens",)),
 ])  # fmt: skip
