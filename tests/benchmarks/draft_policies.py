@@ -1,7 +1,7 @@
 """What speculative decoding saves in a generation step, by how many tokens are drafted: fixed, adaptive, on the critical path.
 
     python tests/benchmarks/draft_policies.py [--tiny] [--draws 2] [--seed 0] [--epoch 8] [--logs GSM8K own]
-        [--drafts weak strong] [--policies NAME ...] [--json FILE] [--markdown]
+        [--drafts weak strong] [--policies NAME ...] [--no-equal-time] [--json FILE] [--markdown]
     python tests/benchmarks/draft_policies.py --spread
 
 Simulated on 2 x L40S per actor with a 3B model (``l40s-qwen2.5-3b-tp2``): random split over N actors, GPUs released when an
@@ -109,7 +109,7 @@ def at_equal_time(step: Step, drafts: DraftedEngineFactory, plain: Mapping[int, 
     return found
 
 
-def gsm8k(draws: Sequence[int], tiny: bool, names: Sequence[str], policies: Sequence[str]) -> list[Row]:
+def gsm8k(draws: Sequence[int], tiny: bool, names: Sequence[str], policies: Sequence[str], equal_time: bool) -> list[Row]:
     """The rows of the GSM8K log, of some acceptances and policies; bounds for all policies only.
 
     The first draw is also the seed of what is accepted.
@@ -130,7 +130,7 @@ def gsm8k(draws: Sequence[int], tiny: bool, names: Sequence[str], policies: Sequ
                 {
                     "log": "GSM8K", "drafts": name, "policy": policy,
                     "same_actors": at_same_actors(step, drafts, plain),
-                    "cost_at_equal_time": at_equal_time(step, drafts, plain, counts),
+                    "cost_at_equal_time": at_equal_time(step, drafts, plain, counts) if equal_time else {},
                 }
             )  # fmt: skip
             print(json.dumps(rows[-1]), flush=True)
@@ -246,6 +246,7 @@ def main() -> None:
     parser.add_argument("--logs", nargs="+", choices=("GSM8K", "own"), default=["own", "GSM8K"])
     parser.add_argument("--drafts", nargs="+", choices=ACCEPTANCES, default=list(ACCEPTANCES), help="of GSM8K")
     parser.add_argument("--policies", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--no-equal-time", action="store_true", help="leave out the cost at equal time, which takes longest")
     parser.add_argument("--json", type=Path, help="write the rows here")
     parser.add_argument("--markdown", action="store_true", help="print the table of details/drafts.md in the end")
     options = parser.parse_args()
@@ -259,7 +260,7 @@ def main() -> None:
         rows += own_texts(draws, options.tiny, options.policies, options.epoch)
     if "GSM8K" in options.logs:
         try:
-            rows += gsm8k(draws, options.tiny, options.drafts, options.policies)
+            rows += gsm8k(draws, options.tiny, options.drafts, options.policies, not options.no_equal_time)
         except FileNotFoundError:
             print("GSM8K is skipped: its data folder is not beside the project (../shared/data).")
     print(f"{time.perf_counter() - began:.0f} s")
