@@ -6,12 +6,12 @@ planner, the bounds of its plans and layouts with ``random.Random(20261129)``, a
 sharing, assignments, runtime rules, the length model, what all bounds answer, and (without mutants that fail in every call)
 learners, cuts and candidates of whole steps, child processes, a step's actors, first weights and policy gradients with
 ``random.Random(20261130)``. Those of whole steps (the bound, timing of pairs, the choice, names of levers), of fronts, of the
-proofs for any schedule, of latency profiles, of policies, of work beside decoding and of what a rule sees, and one of
-retiming, were made by hand. A drawn mutant that changes nothing a user can see, or never ends, is drawn again, as is one of
-the planner that only moves how good plans are within the noise of its repairs, or one of layouts that only makes the search
-slower. Each names its file, its line before and after, and the tests that have to notice it, as few and as quick as possible.
-Tests that run beside others come first, then those that need real processes. A mutant is killed by the first that fails, and
-one that no test notices ends the program with exit code 1.
+proofs for any schedule, of latency profiles, of policies, of work beside decoding, of what a rule sees and of draft lengths,
+and one of retiming, were made by hand. A drawn mutant that changes nothing a user can see, or never ends, is drawn again, as
+is one of the planner that only moves how good plans are within the noise of its repairs, or one of layouts that only makes the
+search slower. Each names its file, its line before and after, and the tests that have to notice it, as few and as quick as
+possible. Tests that run beside others come first, then those that need real processes. A mutant is killed by the first that
+fails, and one that no test notices ends the program with exit code 1.
 
     python tests/mutants/run.py                 # all of them
     python tests/mutants/run.py --only 3,7 --tests tests/solver/timing/test_batching.py
