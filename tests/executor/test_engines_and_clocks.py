@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from error_messages import refused
 from executor_samples import plan_of
+from small_server import small_server
 from tiny_architectures import EOS, tiny
 from torch_wall_samples import LATENCY, factory_of
 from vllm_samples import factory_of as vllm_factory_of
@@ -21,6 +22,7 @@ import rlhfless.engine
 from rlhfless.engine import (
     FaultInjectingFactory,
     Request,
+    ServerEngineFactory,
     SimulatedEngine,
     SimulatedEngineFactory,
     TorchEngineFactory,
@@ -53,6 +55,7 @@ ENGINES: dict[str, Callable[[Path], Any]] = {
     "TorchEngineFactory": lambda folder: factory_of(),
     "TransformersModel": lambda folder: TorchEngineFactory(TransformersModel(tiny("gemma2")), EOS),
     "VllmEngineFactory": vllm_factory,
+    "ServerEngineFactory": lambda folder: ServerEngineFactory(),
 }
 
 
@@ -88,11 +91,19 @@ def ray_address() -> Iterator[str]:
         yield nodes.address
 
 
+@pytest.fixture(scope="module")
+def server_url() -> Iterator[str]:
+    """Of a server for all of them."""
+    with small_server() as server:
+        yield server.url
+
+
 def executor_of(engine: Any, column: str, request: pytest.FixtureRequest) -> Executor:
     """On the clock of a column."""
     latency, how = replace(LATENCY, max_batch=6), {}
     if column == "ProcessPool":
-        how = {"actor_pool": ProcessPool(["cpu"])}
+        device = request.getfixturevalue("server_url") if isinstance(engine, ServerEngineFactory) else "cpu"
+        how = {"actor_pool": ProcessPool([device])}
     elif column == "RayPool":
         how = {"actor_pool": RayPool(request.getfixturevalue("ray_address"), runtime_env={})}
     elif column == "virtual clock, measured":

@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 
 from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model  # noqa: E402
 
-from rlhfless.gone_options import GONE_OPTIONS  # noqa: E402
+from rlhfless.gone_options import GONE_OPTIONS, INSTEAD  # noqa: E402
 from rlhfless.training.checkpoint import folder_of, load_checkpoint, save_checkpoint  # noqa: E402
 from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
@@ -151,6 +151,7 @@ def test_a_checkpoint_is_read_without_a_gone_option_that_was_off_and_refused_wit
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(GONE_OPTIONS, "block_attention", (False,))
+    monkeypatch.setitem(INSTEAD, "block_attention", "the torch engine has one attention")
     one, again = learner(num_updates=2), learner(seed=1, num_updates=2)
     save_checkpoint(tmp_path, 1, one)
     path = folder_of(tmp_path, 1) / "state.json"
