@@ -53,8 +53,8 @@ class ServerState:
     @classmethod
     def of(cls, server: WorkServer, cluster: Cluster | MixedCluster, *, in_process: bool) -> ServerState:
         """Return a server without a process."""
-        gpus = allocated(server, cluster)[0]
-        place = ActorPlan(gpus.kind, gpus.gpu_ids, gpus.node, (), (), 1, market=gpus.market, usd_per_gpu_s=gpus.usd_per_gpu_s)
+        kind, node, _, market, usd_per_gpu_s = allocated(server, cluster)[0]  # its GPUs are billed node by node
+        place = ActorPlan(kind, server.gpu_ids, node, (), (), 1, market=market, usd_per_gpu_s=usd_per_gpu_s)
         return cls(server, place, in_process)
 
     @property
@@ -103,7 +103,7 @@ class ServerState:
         """Note that its process accepts orders since then."""
         self.up = True
         if self.held is not None and not self.in_process:
-            self.held = self.held._replace(startup_s=max(0.0, ready_s - self.held.start_s))
+            self.held = self.held._replace(startup_s=max(0.0, ready_s - self.held.start_s), startup="start")
 
     def release(self, now_s: float) -> None:
         """Note what was held until now."""

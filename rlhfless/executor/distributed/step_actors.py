@@ -95,6 +95,7 @@ class StepActors(Generic[ActorHandle]):
 
     def reports(self, timeout_s: float | None) -> list[tuple[int, ActorReport | ActorLost]]:
         """Return reports with the index of their actor, in order; see ``Transport.listen``."""
+        self._transport.release_unneeded()
         reports: list[tuple[int, ActorReport | ActorLost]] = []
         for actor, message in self._transport.listen(self._members.keys(), timeout_s):
             if actor not in self._members:  # it was killed

@@ -48,6 +48,10 @@ class Transport(ABC, Generic[ActorHandle]):
     def keep(self, order: Started, actor: ActorHandle, since_s: float) -> bool:
         """Return whether an actor of the step that has no work left since then stays alive; the pool has it from now on."""
 
+    @abstractmethod
+    def release_unneeded(self) -> None:
+        """Let actors without work end that the step under way is not going to use any more; it has started what it can."""
+
     @property
     @abstractmethod
     def idle(self) -> Mapping[ActorPlacement, ActorHandle]:
@@ -59,7 +63,7 @@ class Transport(ABC, Generic[ActorHandle]):
     def spawn(self, place: ActorPlacement, prewarm: Prewarm | None = None) -> ActorHandle:
         """Start an actor; returns at once. ``prewarm``: what it starts before it accepts orders; None: nothing.
 
-        Called by any thread, with the pool's lock acquired, as are ``serves``, ``up_s``, ``alive`` and ``end_all``.
+        Called by any thread, with the pool's lock acquired, as are ``serves``, ``up_s`` and ``alive``.
         """
 
     @abstractmethod
@@ -97,7 +101,10 @@ class Transport(ABC, Generic[ActorHandle]):
 
     @abstractmethod
     def end_all(self, actors: Sequence[ActorHandle]) -> None:
-        """Kill actors, all at once; their GPUs are free when this returns. Actors that have ended already are ignored."""
+        """Kill actors, all at once; their GPUs are free when this returns. Actors that have ended already are ignored.
+
+        Called by any thread, but never by two at once for one actor: whoever ends an actor without work has acquired the lock.
+        """
 
     @abstractmethod
     def new_name(self) -> str:

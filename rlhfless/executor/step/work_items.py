@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rlhfless.executor.step.work_order import in_order
 from solver.model.cluster import Cluster, GpuPool, MixedCluster
-from solver.model.errors import PlanningError, as_given, check_flags, is_number, is_whole
+from solver.model.errors import PlanningError, as_given, check_flags, is_list, is_number, is_whole
 from solver.model.plan import Plan
 
 KINDS = ("prepare", "learn", "transfer", "decode")
@@ -60,6 +60,17 @@ class Gpus:
                 raise PlanningError(
                     f"{what} of GPUs {self.name!r} is {as_given(getattr(self, what))}; a finite number of 0 or more is needed"
                 )
+        if not isinstance(self.name, str):
+            raise PlanningError(f"GPUs of work have the name {as_given(self.name)}; text is needed")
+        if self.node is not None and not is_whole(self.node, 0):
+            raise PlanningError(
+                f"node of GPUs {self.name!r} is {as_given(self.node)}; a whole number of 0 or more is needed, or none"
+            )
+        if self.usd_per_gpu_hour is not None and not is_number(self.usd_per_gpu_hour, 0):
+            raise PlanningError(
+                f"usd_per_gpu_hour of GPUs {self.name!r} is {as_given(self.usd_per_gpu_hour)}; a finite number of 0 or more is "
+                "needed, or none for the cluster's price"
+            )
         if self.name == "actor" or self.name.startswith("actor-"):
             raise PlanningError(f"GPUs of work have the name {self.name!r} of actors; give them another name")
         if self.ids is None:
@@ -68,6 +79,8 @@ class Gpus:
                     f"GPUs {self.name!r} have no ids; give them, or released=True for the GPUs that actors release"
                 )
             return
+        if not is_list(self.ids):
+            raise PlanningError(f"ids of GPUs {self.name!r} are {as_given(self.ids)}; a list of whole numbers is needed")
         if any(isinstance(server, Sequence) for server in self.ids):
             ids: Any = tuple(tuple(server) if isinstance(server, Sequence) else (server,) for server in self.ids)
         else:

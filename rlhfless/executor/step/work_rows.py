@@ -28,7 +28,7 @@ Held = Iterable[tuple[Sequence[int], float]]
 class Hold(NamedTuple):
     """GPUs that a server of work holds with one role from ``start_s`` to ``end_s``; infinite: to the end of the step.
 
-    Its process starts, or its models are loaded, in the first ``startup_s`` seconds.
+    Its process starts (``startup`` is ``start``), or its models are loaded (``load``), in the first ``startup_s`` seconds.
     """
 
     server: WorkServer
@@ -36,6 +36,7 @@ class Hold(NamedTuple):
     start_s: float
     end_s: float
     startup_s: float = 0.0
+    startup: str = "load"
 
     def shares(self, gpu_ids: Iterable[int]) -> bool:
         """Return whether it holds one of these GPUs."""
@@ -180,7 +181,7 @@ def write_holds(record: StepRecord, holds: Iterable[Hold], cluster: Cluster | Mi
         server, until_s = hold.server, end_s if hold.end_s == math.inf else hold.end_s
         if not server.is_somewhere:
             continue
-        record.span(server.holder, "start", hold.start_s, hold.start_s + hold.startup_s, call="load")
+        record.span(server.holder, "start", hold.start_s, hold.start_s + hold.startup_s, call=hold.startup)
         for gpus in allocated(server, cluster) if until_s > hold.start_s else ():
             record.allocate(server.holder, hold.role, gpus, hold.start_s, until_s)
 

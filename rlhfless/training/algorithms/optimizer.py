@@ -19,7 +19,7 @@ from rlhfless.training.config.learning import OptimizerName, Schedule
 def make_optimizer(
     groups: Sequence[dict[str, Any]], kind: OptimizerName = "adamw", weight_decay: float = 0.0
 ) -> torch.optim.Optimizer:
-    """Return an optimizer of torch with its default settings.
+    """Return an optimizer of torch with its default settings. ``UpdateOptions`` has checked the arguments.
 
     Args:
         groups: parameters with their learning rates, in torch's form.
@@ -34,6 +34,7 @@ def make_schedule(
     optimizer: Any, kind: Schedule = "constant", warmup_steps: int = 0, lr_scheduler_steps: int | None = None
 ) -> Any:
     """Return a schedule that changes the learning rates from batch to batch; the updates on a batch share one rate.
+    ``UpdateOptions`` has checked the arguments.
 
     The rate first rises linearly from 0 over ``warmup_steps`` batches. Then it is ``constant``, or falls to 0 at batch
     ``lr_scheduler_steps``, linearly (``linear``) or as half a cosine (``cosine``). The first batch of a warm-up has rate 0, as

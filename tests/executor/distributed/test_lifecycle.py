@@ -404,6 +404,46 @@ def test_an_actor_that_the_step_will_use_waits_beyond_its_time_until_the_step_is
     assert warm_rows(record) == [([0], 0.0, 5.0), ([0], 6.0, 8.0), ([1], 8.0, 9.0)]
 
 
+def test_an_actor_that_the_step_does_not_use_any_more_ends_at_its_time() -> None:
+    run = Run(Lifecycle(idle_timeout_s=1.0))
+    record, (first, _) = a_step_of(run)
+    run.launcher.used_later.add((0,))
+    assert run.launcher.finish(0, first, PLAN, 0.0)
+    run.launcher.release_unneeded()
+    run.wait(5.0)
+    assert run.launcher.ended == []
+    run.launcher.used_later.clear()
+    run.launcher.release_unneeded()
+    run.wait(9.0)
+    assert run.launcher.ended == [first]
+    record.close(9.0)
+    run.launcher.end_generation(record)
+    assert warm_rows(record) == [([0], 0.0, 5.0)]
+
+
+def test_an_actor_kept_for_an_item_is_asked_about_once_the_item_needs_it_no_more() -> None:
+    run = Run(Lifecycle(idle_timeout_s=1.0))
+    _, (first, _) = a_step_of(run)
+    run.launcher.wanted.add((0,))
+    run.launcher.used_later.add((0,))
+    assert run.launcher.finish(0, first, PLAN, 0.0)
+    run.wait(5.0)
+    run.launcher.used_later.clear()
+    run.launcher.release_unneeded()
+    run.wait(5.5)
+    assert run.launcher.ended == []
+    run.wait(6.5)
+    assert run.launcher.ended == [first], "its time counts from the decision"
+
+
+def test_an_actor_that_does_not_wait_ends_with_its_work_also_where_the_step_uses_its_gpus_later() -> None:
+    run = Run(Lifecycle.cold())
+    _, (first, _) = a_step_of(run)
+    run.launcher.used_later.add((0,))
+    assert not run.launcher.finish(0, first, PLAN, 0.0)
+    assert len(run.launcher.idle) == 0
+
+
 @pytest.mark.parametrize("release", ["done", "generation"])
 def test_an_actor_whose_gpus_the_step_still_has_is_asked_about_at_the_end_of_generation(release: str) -> None:
     """A work item could use its process, or the plan pays for its GPUs; neither does so after generation."""
@@ -499,4 +539,34 @@ def test_a_thread_that_failed_is_reported_once_and_the_next_step_has_another_one
     pool.clock_s = 2.0
     assert pool.nobody.wait(300.0), "the second step's actors are watched"
     pool.finalise_allocations(second)
+    pool.release()
+
+
+def test_after_an_interrupted_release_the_next_step_has_a_thread() -> None:
+    class Interrupted(Launcher):
+        interrupts = True
+
+        def end_all(self, actors: Sequence[int]) -> None:
+            if self.interrupts:
+                self.interrupts = False
+                raise KeyboardInterrupt
+            super().end_all(actors)
+
+    pool = Interrupted(Lifecycle.serverful(), watched=True)
+    record = StepRecord("run", 0, PLAN, 0.0)
+    actors = pool.begin(record, PLAN)
+    for i, actor in enumerate(actors):
+        assert pool.finish(i, actor, PLAN, 0.0)
+    pool.end_generation(record)
+    with pytest.raises(KeyboardInterrupt):
+        pool.release()
+    assert pool.ended == actors[1:], "the others have ended"
+    pool.lifecycle = Lifecycle(idle_timeout_s=0.001)
+    record = StepRecord("run", 1, PLAN, 1.0)
+    for i, actor in enumerate(pool.begin(record, PLAN)):
+        assert pool.finish(i, actor, PLAN, 1.0)
+    pool.clock_s = 2.0
+    pool.end_generation(record)
+    pool.clock_s = 3.0
+    assert pool.nobody.wait(300.0)
     pool.release()

@@ -15,8 +15,8 @@ from error_messages import check_message, refused
 from executor_samples import Restless, plan_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scripted_engine import ScriptedEngines
-from scripted_steps import GROUPS, LENGTHS, POOL_KINDS, SOON, Stage, events, spans, stage
+from scripted_engine import ScriptedEngines, requests_of
+from scripted_steps import GROUPS, LATENCY, LENGTHS, POOL_KINDS, SOON, Stage, events, spans, stage
 from scripted_work import CALLS, acting, die, die_once, fail, group_work, hang, hang_once
 from scripted_world import Punctual, Trouble
 
@@ -277,6 +277,69 @@ def test_a_learner_grows_by_gpus_that_actors_gave_back(pool_kind: str) -> None:
             back_s = max(a["end_s"] for a in record.allocations if a["holder"] == e["holder"])
             assert all(a["start_s"] >= back_s - 1e-9 for a in record.allocations if a["holder"] == e["to"])
         on.trace()
+
+
+def test_a_server_with_gpus_of_two_nodes_has_all_of_their_devices() -> None:
+    """It is billed for both, and what waits on any of them ends before its process starts."""
+    cluster = Cluster(4, 1, 1)
+    plan = plan_of([[0], [1], [2], [3]])
+    plan = replace(plan, actors=tuple(replace(actor, node=i) for i, actor in enumerate(plan.actors)))
+    with stage("local", Punctual(0), lifecycle=Lifecycle.serverful()) as on:
+        on.pool.devices = tuple(f"cuda:{i}" for i in range(4))  # type: ignore[attr-defined]
+        work = [acting("learn", "learn", gpus=Gpus("judge", (1, 2)), responses=(1, 2))]
+        record = on.pool.run_step(plan, requests_of([3, 9, 6, 30]), ScriptedEngines(), LATENCY, cluster, work=work)
+        assert_worked(record, work)
+        judge = on.world.actors[-1]
+        assert judge.device == "cuda:1,cuda:2"  # type: ignore[attr-defined]
+        assert {tuple(a["gpu_ids"]) for a in record.allocations if a["holder"] == "judge"} == {(1,), (2,)}
+        assert sorted(place.gpu_ids for place in on.pool.idle) == [(0,), (1, 2), (3,)]
+        on.pool.finalise_allocations(record)
+        on.records.append(record)
+        on.trace()
+
+
+@pytest.mark.full
+def test_a_server_with_gpus_of_two_nodes_is_no_ray_actor() -> None:
+    with stage("ray", Punctual(0)) as on, refused(PlanningError, "'judge'", "nodes 0, 1", "one node"):
+        on.run(work=[acting("learn", "learn", gpus=Gpus("judge", (1, 2)))])
+
+
+@EVERY_POOL_KIND
+def test_the_start_of_a_servers_process_is_a_cold_start(pool_kind: str) -> None:
+    """As long as an actor's, so the pool counts it, unlike the loading of models on the virtual clock."""
+    slow_learner = len(GROUPS)
+    with stage(pool_kind, Punctual(0), start_s=lambda number: 0.4 if number == slow_learner else 0.05) as on:
+        record = on.run(plan_of(GROUPS), work=[acting("learn", "learn", gpus=learner(on))])
+        (started,) = [s for s in spans(record, "start") if s["holder"] == "learner"]
+        assert started["call"] == "start"
+        assert started["end_s"] - started["start_s"] >= 0.4
+        assert on.pool.history.start_s == pytest.approx(started["end_s"] - started["start_s"])
+
+
+@EVERY_POOL_KIND
+def test_an_actor_that_waits_for_an_item_ends_when_another_one_takes_it(pool_kind: str) -> None:
+    """Two actors end long before the only item may start, and a third one decodes for long after it."""
+    with stage(pool_kind, Punctual(0), lifecycle=Lifecycle(idle_timeout_s=0.05)) as on:
+        item = acting("prepare", "p", responses=(0,), after_s=0.4)
+        record = on.run(plan_of([[0], [1], [2]]), lengths=[5, 5, 600], work=[item])
+        last_s, may_start_s = max(c.time_s for c in record.completions.values()), record.start_s + item.after_s
+        assert last_s > may_start_s + 0.4
+        ended_s = [max(a["end_s"] for a in record.allocations if gpu in a["gpu_ids"]) for gpu in (0, 1)]
+        assert all(may_start_s - 1e-9 <= end_s < last_s - 0.2 for end_s in ended_s), "they wait for the item, and not longer"
+        on.trace()
+
+
+def test_a_failed_step_ends_its_actors_while_the_pools_thread_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of them wait without work, and two threads must not end one process at once."""
+    with stage("local", Punctual(0)) as on:
+        locked: list[bool] = []
+        end_all = on.pool.end_all
+        monkeypatch.setattr(on.pool, "end_all", lambda actors: (locked.append(on.pool.lock._is_owned()), end_all(actors)))  # type: ignore[attr-defined]
+        with refused(StepFailed, "no such token"):
+            on.run(plan_of([[0], [1]]), lengths=[5, 300], work=[WorkItem("learn", run=fail, gpus=learner(on), responses=(1,))])
+        assert locked
+        assert all(locked)
+        assert "0 processes" in repr(on.pool)
 
 
 def test_gpus_of_actors_that_keep_their_memory_take_no_work() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,6 +110,23 @@ def test_own_gpus_may_be_allocated_later() -> None:
     record = run(step, plan_of([[0]]), work=[WorkItem("learn", 1.0, gpus=learner)])
     held = next(a for a in record.allocations if a["holder"] == "learner")
     assert (held["start_s"], held["end_s"]) == (pytest.approx(0.75), pytest.approx(1.75))
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"name": 3}, ("name 3", "text")),
+        ({"ids": 5}, ("ids", "'learner'", "5", "list")),
+        ({"ids": "12"}, ("ids", "'12'", "list")),
+        ({"node": -3}, ("node", "-3")),
+        ({"node": 0.5}, ("node", "0.5")),
+        ({"usd_per_gpu_hour": -1}, ("usd_per_gpu_hour", "-1")),
+        ({"usd_per_gpu_hour": math.nan}, ("usd_per_gpu_hour", "nan")),
+    ],
+)
+def test_gpus_that_make_no_sense_are_refused(given: dict[str, Any], named: tuple[str, ...]) -> None:
+    with refused(PlanningError, *named):
+        Gpus(**{"name": "learner", "ids": (1,), **given})
 
 
 def test_bad_gpus_are_one_sentence() -> None:

@@ -152,8 +152,8 @@ class ProcessPool(ActorPool[Process]):
             process.kill()
         for process in actors:
             process.join()
-            if process in self._all:
-                self._all.remove(process)
+        with self.lock:  # the pool's thread changes the list, too
+            self._all = [process for process in self._all if process not in actors]
 
     def send(self, actor: Process, order: Order, version: int) -> None:
         """See ``Transport``."""

@@ -54,8 +54,8 @@ class _IdleActor(Generic[ActorHandle]):
 
     Attributes:
         since_s: GPU time up to then is in a record, or in the allocation of its work.
-        until_s: when it ends; None: it is asked about at the end of generation, because the plan has its GPUs until then, or a
-            work item may use it.
+        until_s: when it ends; None: it is asked about at the end of generation, because the plan has its GPUs until then, or
+            once the step does not need it, because a work item wanted it when its work ended.
         needed: the step under way is going to use it, so that it waits for longer than ``until_s``.
         holder: its name in the step under way, where it has worked; None: it has waited since before.
         started_s: when it was started ahead of its step; None: it has worked.
@@ -99,8 +99,7 @@ class ActorPool(Transport[ActorHandle]):
         self._rows: list[WarmRow] = []  # GPU time that is in no record yet
         self._events: list[tuple[float, str, str, dict[str, object]]] = []  # that are in no record yet
         self._changed = threading.Condition(self.lock)
-        self._thread: threading.Thread | None = None
-        self._released = False  # the thread is to end
+        self._thread: threading.Thread | None = None  # another one than this is to end
         self._failed: BaseException | None = None  # it ended the thread
 
     def __enter__(self) -> Self:
@@ -196,11 +195,15 @@ class ActorPool(Transport[ActorHandle]):
                 self._last_engines = self._to_prewarm(engines, step_actors.weights), latency
             self.end_generation(record)
         except BaseException as error:
-            end = lambda: self.end_all(step_actors.used)  # noqa: E731
-            clean_up(end, lambda: self.give_up(record), self._forget_step, after=error)
+            end, give_up = partial(self._end_used, step_actors), partial(self.give_up, record)
+            clean_up(end, give_up, self._forget_step, after=error)
             raise
         self._forget_step()
         return record
+
+    def _end_used(self, step_actors: StepActors[ActorHandle]) -> None:
+        with self.lock:  # some of them may be without work now, and the thread ends those
+            self.end_all(step_actors.used)
 
     def _forget_step(self) -> None:
         self._step = None
@@ -221,14 +224,11 @@ class ActorPool(Transport[ActorHandle]):
     def release(self) -> None:
         """End the actors without work; another step would start new ones. Idempotent."""
         with self.lock:
-            self._released, self._prewarms = True, ()
+            thread, self._thread, self._prewarms = self._thread, None, ()
             self._changed.notify_all()
-            for place in list(self._idle):
-                self._end(place)
-            thread, self._thread = self._thread, None
+            clean_up(*(partial(self._end, place) for place in list(self._idle)))
         if thread is not None and thread is not threading.current_thread():
             thread.join()  # it was waked, and only has to notice: what it does with actors, it does with the lock
-        self._released = False
 
     @property
     @abstractmethod
@@ -315,7 +315,9 @@ class ActorPool(Transport[ActorHandle]):
             self.history.start_s = max(self.history.start_s, self._step.cold_start_s)
             if order.plan.release == "step":
                 idle.until_s = math.inf  # the plan's own wish, until the next step or ``close``
-            elif order.plan.release == "done" and not self._step.wants(place.gpu_ids):
+            elif order.plan.release == "done" and self._step.wants(place.gpu_ids):
+                idle.needed = True
+            elif order.plan.release == "done":
                 idle.until_s = self._ask(place, order.holder)
                 if idle.until_s <= self.now_s():
                     return False
@@ -323,6 +325,21 @@ class ActorPool(Transport[ActorHandle]):
             self._idle[place] = idle
             self._wake()
         return True
+
+    def release_unneeded(self) -> None:
+        """See ``Transport``. One that was not asked about because an item wanted its process is asked about now."""
+        assert self._step is not None
+        # only the step's own thread changes what it needs, so that it waits for the lock only where something has changed
+        every = list(self._idle.items())
+        unneeded = [(place, idle) for place, idle in every if idle.needed and not self._step.will_use(place.gpu_ids)]
+        if not unneeded:
+            return
+        with self.lock:
+            for place, idle in unneeded:
+                idle.needed = False
+                if idle.until_s is None:
+                    idle.until_s = self._ask(place, idle.holder or holder_at(place))
+            self._wake()
 
     def end_generation(self, record: StepRecord) -> None:
         """End a step's generation: no actor is needed by it any more. Each that worked waits from the time at which the record
@@ -433,14 +450,15 @@ class ActorPool(Transport[ActorHandle]):
     def _wake(self) -> None:
         """Wake the thread because there is something new to watch."""
         if self._thread is None and self.watched:
-            self._thread = threading.Thread(target=self._watch, name="rlhfless-pool", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._watch, name="rlhfless-pool", daemon=True)
+            thread.start()
+            self._thread = thread
         self._changed.notify_all()
 
     def _watch(self) -> None:
         with self.lock:
             try:
-                while not self._released:
+                while self._thread is threading.current_thread():
                     at_s = self.act()
                     self._changed.wait(None if at_s == math.inf else max(0.0, at_s - self.now_s()))
             except BaseException as error:  # raised by the next call: nothing reads what a thread raises

@@ -22,6 +22,7 @@ from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.shared_memory import packed
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.work_items import WorkServer, bought_as
+from rlhfless.executor.step.work_rows import allocated
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.plan import Plan
 from solver.model.plurals import counted
@@ -230,6 +231,11 @@ class RayPool(ActorPool[Any]):
         """Like ``ActorPool._work_refusal``; also maps nodes beside the cluster to Ray nodes with GPUs that are left."""
         wanted: dict[int, int] = {}
         for server in servers:
+            if len(nodes := [gpus.node for gpus in allocated(server, cluster)]) > 1:
+                return (
+                    f"server {server.holder!r} of the work has GPUs of nodes {', '.join(map(str, nodes))}, but a Ray actor is "
+                    "on one node; give it GPUs of one node"
+                )
             node = bought_as(server.gpu_ids[0], cluster)[0] if server.node is None and server.gpu_ids else server.node
             if node is not None and node not in self._nodes:
                 wanted[node] = wanted.get(node, 0) + len(server.gpu_ids)
