@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from solver.model.plan import Plan
 
 
-SMALL_IDS = 32  # token ids below which every model's vocabulary has others
 POOL = "GPUS:PROFILE[,PROFILE...][:USD[:MARKET]]"
 EXECUTED = ["policy", "actors", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "bound_gpu_seconds"]
 
@@ -82,15 +81,18 @@ def plan(options: PlanOptions) -> None:
 
     Raises:
         InputError: options contradict each other, or the log has no such step.
-        TraceError: the log cannot be read.
+        TraceError: the log cannot be read, or the folder to write holds a trace already.
         PlanningError: there is no plan within the limits.
     """
     refuse_missing_log(options.log)
     from rlhfless.run import load
     from rlhfless.scheduling.solver import planned as static_plan
+    from rlhfless.trace.store import refuse_trace_in
     from solver.model.drafting import Drafting
     from solver.timing.drafted_latency import drafted
 
+    if options.out is not None:
+        refuse_trace_in(options.out)
     run = load(open_recognised(options.log), hardware=options.hardware, time_weight=options.time_weight, verbose=False)
     refuse_without_gpus(run, options.log)
     wanted = run.steps[-1] if options.step is None else options.step
@@ -120,7 +122,7 @@ def plan(options: PlanOptions) -> None:
     if options.servers:
         ran = on_servers(logged, setting, result, options.servers)
         if options.out is not None:
-            ran.trace.save(options.out, overwrite=True)
+            ran.trace.save(options.out)
     assumed = assumed_of(run)
     if options.format == "json":
         guess = {"guess": logged.guess} if logged.guess else {}
@@ -161,11 +163,13 @@ def on_servers(logged: LoggedStep, setting: SimulationConfig, plan: Plan, urls: 
     import numpy as np
 
     from rlhfless.engine import Sampling, ServerEngineFactory
+    from rlhfless.engine.server.engine import SMALL_IDS
     from rlhfless.executor import ProcessPool
 
     rng = np.random.default_rng(0)
     prompts = [rng.integers(2, SMALL_IDS, size=tokens) for tokens in logged.truth.prompt_tokens.tolist()]
-    requests = [replace(r, prompt_ids=prompts[r.prompt]) for r in logged.requests() if r.prompt is not None]
+    owners = logged.truth.prompt_of.tolist()
+    requests = [replace(r, prompt_ids=prompts[owner]) for r, owner in zip(logged.requests(), owners, strict=True)]
     engines = ServerEngineFactory(sampling=Sampling(temperature=0))  # of text that says nothing
     with ProcessPool([url for url in urls for _ in range(setting.latency.gpus_per_actor)]) as pool:
         return pool.run_step(plan, requests, engines, setting.latency, setting.cluster, step=logged.step)

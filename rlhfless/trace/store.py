@@ -268,8 +268,8 @@ def new_folder(path: str | Path, overwrite: bool = False) -> Path:
         TraceError: it has a trace already, or cannot be made.
     """
     folder = Path(path)
-    if (folder / META).exists() and not overwrite:
-        raise TraceError(f"{folder}: holds a trace already; name another folder, or resume it if it is a training run")
+    if not overwrite:
+        refuse_trace_in(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / META).unlink(missing_ok=True)
@@ -278,6 +278,12 @@ def new_folder(path: str | Path, overwrite: bool = False) -> Path:
     except OSError as error:
         raise TraceError(f"{folder}: cannot be made ({error.strerror}); a writable folder is needed") from error
     return folder
+
+
+def refuse_trace_in(folder: Path) -> None:
+    """Refuse a folder that has a trace already, before something runs that would write one there (a TraceError)."""
+    if (folder / META).exists():
+        raise TraceError(f"{folder}: holds a trace already; name another folder, or resume it if it is a training run")
 
 
 def complete_meta(meta: dict[str, Any], steps: list[int]) -> dict[str, Any]:

@@ -79,6 +79,27 @@ def test_a_profile_of_a_server_has_its_times_and_the_rest_of_the_base(
     assert done.output.splitlines()[-1] == f"wrote {out}"
 
 
+def test_a_folder_with_a_trace_is_refused_before_anything_runs(
+    log: Path, tmp_path: Path, servers: tuple[SmallServer, SmallServer]
+) -> None:
+    trace = tmp_path / "trace"
+    assert run_rlhfless("convert", log, "-o", trace).exit_code == 0
+    before = {path: path.read_bytes() for path in trace.rglob("*") if path.is_file()}
+    typed = ["plan", trace, "--gpus", 1, "--profile", "cpu-tiny-qwen2", "--engine", "server", "--server", servers[0].url]
+    refused_command(run_rlhfless(*typed, "-o", trace), str(trace), "holds a trace already")
+    assert {path: path.read_bytes() for path in trace.rglob("*") if path.is_file()} == before
+    assert not servers[0].bodies
+
+
+def test_a_model_with_too_short_contexts_for_a_profile_is_refused_before_anything_runs(
+    tmp_path: Path, servers: tuple[SmallServer, SmallServer]
+) -> None:
+    servers[0].models = {"data": [{"id": "small", "max_model_len": 32}]}
+    typed = ["profile", "--engine", "server", "--server", servers[0].url, "--fast", "-o", tmp_path / "mine.json"]
+    refused_command(run_rlhfless(*typed), servers[0].url, "'small'", "32 tokens", "--contexts", "--max-model-len")
+    assert not servers[0].bodies
+
+
 @pytest.mark.parametrize(
     ("typed", "named"),
     [

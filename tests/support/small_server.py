@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -41,8 +41,11 @@ class SmallServer(ThreadingHTTPServer):
     """Serves the model ``small`` with contexts of 100 tokens.
 
     Attributes:
+        raw: Bytes that it sends for any question, in place of an answer, header included; it closes the connection then.
+        model_answers: How often it still says which models it has; afterwards it fails. None: for ever.
+        silent: It takes completions, and never begins an answer.
         says: Status and body of an answer to ``/v1/completions`` in place of tokens.
-        lines: Lines of a stream, in place of those of a response.
+        lines: Lines of a stream, which may come late, in place of those of a response.
         sends_ids, knows_min_tokens: Whether it sends token ids, and whether forced lengths are known to it.
         stops_after: Tokens of all responses after which it does what ``at_stop`` says; None: never.
         bodies: What it was asked for. most: Responses that it had at a time. aborted: Those that were given up.
@@ -55,7 +58,10 @@ class SmallServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.models: Any = {"object": "list", "data": [{"id": "small", "max_model_len": 100}]}
         self.says: tuple[int, str] | None = None
-        self.lines: list[str] | None = None
+        self.lines: Iterable[str] | None = None
+        self.raw: Iterable[bytes] | None = None
+        self.model_answers: int | None = None
+        self.silent = False
         self.sends_ids = self.knows_min_tokens = True
         self.stops_after: int | None = None
         self.at_stop = "hang"
@@ -89,6 +95,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         models = self.server.models
+        if self.server.raw is not None:
+            self.close_connection = True
+            for piece in self.server.raw:
+                self.wfile.write(piece)
+            return
+        if self.server.model_answers is not None:
+            self.server.model_answers -= 1
+            if self.server.model_answers < 0:
+                self._answer(503, "gone")
+                return
         self._answer(200, models if isinstance(models, str) else json.dumps(models))
 
     def do_POST(self) -> None:
@@ -98,6 +114,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(401, json.dumps({"error": "Unauthorized"}))
         elif self.server.says is not None:
             self._answer(*self.server.says)
+        elif self.server.silent:
+            self.connection.recv(1)  # returns when the client goes away
+            self.server.aborted += 1
+            self.close_connection = True
         else:
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")

@@ -128,7 +128,11 @@ class PoolEngines:
 
     @property
     def version(self) -> int | None:
-        """Return the version of the weights that it names; None: weights are sent with it, and are the step's."""
+        """Return the version of the weights that it names; None: weights are sent with it, and are the step's.
+
+        With a version, engines have the attribute ``weights_version``: the version that they have loaded. An actor with another
+        one counts as lost.
+        """
         return None
 
     @property

@@ -16,8 +16,8 @@ import numpy as np
 
 from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.server.client import Client
-from rlhfless.engine.server.engine import ServerEngine, ServerEngineFactory
+from rlhfless.engine.server.client import served_model
+from rlhfless.engine.server.engine import SMALL_IDS, ServerEngine, ServerEngineFactory
 from rlhfless.latency.engine_statistics import unstated
 from rlhfless.latency.fit import fit_changes, fit_table, residuals
 from rlhfless.latency.measure import MeasurementGrid
@@ -30,7 +30,6 @@ from solver.model.iteration_table import IterationTable
 
 ITERATIONS = 32  # while all responses of a trial decode, at least
 ATTEMPTS = 4  # each with twice the tokens: the first responses may end before the last prompts are computed
-SMALL_IDS = 32  # tokens below which every model's vocabulary has others
 
 
 class Trial(NamedTuple):
@@ -60,17 +59,23 @@ def measure_server(
         InputError: the server cannot be used. ServerLost: it does not answer any more.
         ProfileError: fewer than two batches or contexts can be measured.
     """
-    served = Client(url).model(model)
+    served = served_model(url, model)
     longest = served.max_tokens or max(grid.contexts) + 4 * ITERATIONS
     contexts = [context for context in grid.contexts if context + 2 * ITERATIONS < longest]
+    if len(contexts) < 2:
+        raise ProfileError(
+            f"{url}: two contexts are needed, but its model {served.name!r} takes at most {longest} tokens, prompt and "
+            f"response together, and a response has {2 * ITERATIONS}; give smaller --contexts, or serve it with a larger "
+            "--max-model-len"
+        )
     factory, rng = ServerEngineFactory(served.name, sampling=Sampling(temperature=0)), np.random.default_rng(0)
 
     def trial(batch: int, tokens: int) -> Trial | None:
         return _trial(url, factory, rng, batch, tokens, longest)
 
-    trial(1, min(grid.contexts))  # what it compiles at first use
+    trial(1, contexts[0])  # what it compiles at first use
     batches, seconds = list[int](), list[list[float]]()
-    for batch in grid.batches if len(contexts) > 1 else ():
+    for batch in grid.batches:
         found = [[trial(batch, max(1, context - ITERATIONS)) for context in contexts] for _ in range(grid.rounds)]
         if any(one is None for row in found for one in row):
             break
@@ -78,9 +83,8 @@ def measure_server(
         seconds.append(np.median([[one.iteration_s for one in row if one is not None] for row in found], axis=0).tolist())
     if len(batches) < 2:
         raise ProfileError(
-            f"{url}: two batches and two contexts are needed, but the server decodes {len(batches)} batches of "
-            f"{', '.join(map(str, grid.batches))} with contexts of {len(contexts)} lengths, and takes at most {longest} "
-            "tokens, prompt and response; give smaller --max-batch and --contexts"
+            f"{url}: two batches are needed, but the server decodes {len(batches)} of {', '.join(map(str, grid.batches))} at "
+            "once; give a smaller --max-batch"
         )
     left_out = [str(batch) for batch in grid.batches if batch not in batches]
     table = IterationTable(np.array(batches), np.array(contexts), np.round(seconds, 9))

@@ -26,7 +26,7 @@ from rlhfless.engine.common.request_validation import TokenRoom, check, stop_tok
 from rlhfless.engine.common.sampling import Sampling
 from rlhfless.engine.common.stop_ids import stop_ids
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
-from rlhfless.engine.server.client import Chunk, Client, Model, ServerLost, Stream
+from rlhfless.engine.server.client import Chunk, Client, Model, ServerLost, Stream, served_model
 from rlhfless.errors import InputError
 from solver.model.admission import Admission
 from solver.model.errors import as_given, is_number
@@ -34,6 +34,7 @@ from solver.model.latency import LatencyModel
 
 WAIT_S = 0.02  # for the next token; orders to the actor wait as long
 UNKNOWN = 1 << 62  # a limit that a server does not say
+SMALL_IDS = 32  # token ids below which every model's vocabulary has others
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,15 @@ class ServerEngineFactory(PoolEngines):
         """Return this factory after asking the servers for their model; actors get token ids.
 
         Raises:
-            InputError: a server does not answer, is not OpenAI-compatible, or has no such model.
+            InputError: a server does not answer, is not OpenAI-compatible, or has no such model; or they have different ones.
         """
+        found: dict[str, str] = {}  # one URL of each model
         for url in dict.fromkeys(devices):
-            Client(url).model(self.model)
-        return replace(self, tokenizer=None)
+            found.setdefault(served_model(url, self.model).name, url)
+        if len(found) > 1:
+            listed = " and ".join(f"{name!r} at {url}" for name, url in found.items())
+            raise InputError(f"a step is decoded with one model, but the servers have {listed}; serve the same on all")
+        return replace(self, model=next(iter(found), self.model), tokenizer=None)
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> ServerEngine:
         return ServerEngine(_here.url, self, admission, start_s)
@@ -116,13 +121,10 @@ class _Response:
     start_s: float = math.nan
     first_token_s: float = math.nan
     stream: Stream | None = None
-    closed: bool = False
 
 
 class ServerEngine:
     """One actor: the server at ``url``. See ``PoolEngine``; requests are those of ``ServerEngineFactory``."""
-
-    reuses_prefixes = False
 
     def __init__(self, url: str, made_by: ServerEngineFactory, admission: Admission, start_s: float = 0.0) -> None:
         self._client, self._made_by, self._admission = Client(url, made_by.timeout_s), made_by, admission
@@ -148,15 +150,16 @@ class ServerEngine:
         """Send what may join, and take the tokens that have arrived; waits for some, but not for long.
 
         Raises:
-            InputError: the server refuses a response, or ends it at another length than was forced.
-            ServerLost: it has sent nothing for ``timeout_s``, or does not answer any more.
+            InputError: the server refuses a response, ends it at another length than was forced, or sends more tokens than
+                were asked for.
+            ServerLost: it has sent no token for ``timeout_s``, or does not answer any more.
         """
         if not self._running:
             self._from_s = self._heard_s = max(from_s, self.clock_s)
         self._admit(clock)
         chunks = self._chunks()
         self.clock_s = now_s = clock()
-        if chunks:
+        if any(chunk.tokens for _, chunk in chunks):  # an event may have none
             self._heard_s = now_s
         elif self._running and now_s - self._heard_s > self._made_by.timeout_s:
             raise ServerLost(f"the server at {self._client.url} has sent no token for {self._made_by.timeout_s:g} s")
@@ -194,7 +197,6 @@ class ServerEngine:
     def close(self) -> None:
         """Let the server abort what it still has. Idempotent."""
         for response in self._running:
-            response.closed = True
             if response.stream is not None:
                 response.stream.close()
         self._running, self._waiting = [], []
@@ -215,17 +217,14 @@ class ServerEngine:
             response.start_s = clock()
             self._running.append(response)
             if stop_tokens(request):
-                threading.Thread(target=self._read, args=(response,), daemon=True).start()
+                response.stream = self._client.complete(self._body(request))
+                threading.Thread(target=self._read, args=(response, response.stream), daemon=True).start()
 
-    def _read(self, response: _Response) -> None:
+    def _read(self, response: _Response, stream: Stream) -> None:
         """Pass on what the server sends of a response; runs in a thread of its own."""
         try:
-            response.stream = self._client.complete(self._body(response.request))
-            if response.closed:
-                response.stream.close()
-            for chunk in response.stream:
+            for chunk in stream:
                 self._arrived.put((response, chunk))
-            response.stream.close()
         except Exception as error:
             self._arrived.put((response, error))
 
@@ -249,7 +248,7 @@ class ServerEngine:
             arrived = self._arrived.get(timeout=WAIT_S)
             while True:
                 response, what = arrived
-                if not response.closed:
+                if response in self._running:  # else it was closed
                     if isinstance(what, Exception):
                         raise what
                     found.append((response, what))
@@ -259,6 +258,11 @@ class ServerEngine:
 
     def _append(self, response: _Response, chunk: Chunk) -> None:
         response.tokens += chunk.tokens
+        if response.tokens > (most := stop_tokens(response.request)):
+            raise InputError(
+                f"the server at {self._client.url} sent {response.tokens} tokens of response {response.request.response}, but "
+                f"{most} were asked for; use one that knows max_tokens, such as vLLM"
+            )
         for name, new in (("ids", chunk.ids), ("logprobs", chunk.logprobs)):
             known = getattr(response, name)
             if new is None and chunk.tokens:  # the server does not say them
@@ -281,13 +285,13 @@ class ServerEngine:
 
     def _completion(self, response: _Response, now_s: float) -> Completion:
         request = response.request
+        if stop_tokens(request) and response.finish not in ("stop", "length"):
+            raise ServerLost(f"the server at {self._client.url} ended response {request.response} by {response.finish!r}")
         if request.target_tokens is not None and response.tokens != stop_tokens(request):
             raise InputError(
                 f"the server at {self._client.url} ended response {request.response} after {response.tokens} tokens, but "
                 f"{stop_tokens(request)} were forced; use one that knows ignore_eos and min_tokens, such as vLLM"
             )
-        if response.tokens and response.finish not in ("stop", "length"):
-            raise ServerLost(f"the server at {self._client.url} ended response {request.response} by {response.finish!r}")
         if response.logprobs is not None and not all(map(math.isfinite, response.logprobs)):
             raise FloatingPointError(
                 f"the log-probabilities of response {request.response} from {self._client.url} are not finite; serve finite "

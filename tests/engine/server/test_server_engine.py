@@ -121,8 +121,33 @@ def event(**choice: object) -> str:
         (['data: {"error": {"message": "bad\\nprompt", "code": 400}}'], ["refuses", "bad prompt"]),
         ([event(text="x", finish_reason=None)], ["neither token ids nor log-probabilities"]),
         ([event(token_ids=[1], finish_reason="stop")], ["response 0", "1 tokens", "5 were forced", "min_tokens"]),
+        ([event(text="all of it", finish_reason="stop")], ["neither token ids nor log-probabilities"]),
+        ([event(token_ids=[1] * 500, finish_reason="length")], ["response 0", "500 tokens", "5 were asked for"]),
+        (['data: {"error": {"message": "long", "type": "invalid_request_error", "code": "too_long"}}'], ["refuses", "long"]),
+        (["data: " + "[" * 100_000], ["not OpenAI-compatible"]),
+        (['data: {"choices": 3}'], ["not OpenAI-compatible"]),
+        (['data: {"choices": ["x"]}'], ["not OpenAI-compatible"]),
+        *[
+            ([event(finish_reason="stop", **wrong)], ["not OpenAI-compatible"])
+            for wrong in (
+                {"token_ids": 3},
+                {"token_ids": ["a"]},
+                {"token_ids": [-5]},
+                {"token_ids": [1 << 70]},
+                {"token_ids": [True]},
+                {"token_ids": [1], "logprobs": [-1.0]},
+                {"token_ids": [1], "logprobs": {"token_logprobs": ["x"]}},
+                {"token_ids": [1, 2, 3], "logprobs": {"token_logprobs": [-1.0]}},
+                {"token_ids": [1], "index": 1},
+            )
+        ],
+        ([event(token_ids=[1], finish_reason=7)], ["not OpenAI-compatible"]),
     ],
-    ids=["json", "no object", "error", "no tokens", "too short"],
+    ids=[
+        *("json", "no object", "error", "no tokens", "too short", "text alone", "too long", "error in words", "deep"),
+        *("choices", "choice", "ids", "word as id", "negative id", "large id", "true as id", "list of log-probabilities"),
+        *("word as log-probability", "fewer log-probabilities", "another choice", "finish"),
+    ],
 )
 def test_what_a_server_sends_wrongly_is_one_sentence(server: SmallServer, lines: list[str], named: list[str]) -> None:
     server.lines = lines
@@ -135,10 +160,13 @@ def test_what_a_server_sends_wrongly_is_one_sentence(server: SmallServer, lines:
     [
         [event(token_ids=[1], finish_reason=None)],
         [event(token_ids=[1], finish_reason="abort")],
+        [event(text="", finish_reason="abort")],
         ["data: [DONE]"],
         ['data: {"error": {"message": "the engine died", "code": 500}}'],
+        ['data: {"error": {"message": "the engine died", "code": "server_error"}}'],
+        ['data: {"error": "the engine died"}'],
     ],
-    ids=["ends", "aborts", "says nothing", "fails"],
+    ids=["ends", "aborts", "aborts at once", "says nothing", "fails", "fails in words", "fails without a code"],
 )
 def test_a_server_that_gives_up_is_lost(server: SmallServer, lines: list[str]) -> None:
     server.lines = lines
@@ -167,6 +195,80 @@ def test_a_server_that_sends_nothing_is_lost_after_the_limit(server: SmallServer
         run(engine_at(server.url, timeout_s=0.2), requests_of([20, 20]))
 
 
+def test_events_without_tokens_are_no_sign_of_progress(server: SmallServer) -> None:
+    def never_a_token() -> Iterator[str]:
+        while True:
+            time.sleep(0.01)
+            yield event(token_ids=[], finish_reason=None)
+
+    server.lines = never_a_token()
+    with refused(ServerLost, server.url, "no token for 0.2 s"):
+        run(engine_at(server.url, timeout_s=0.2), requests_of([20]))
+
+
+def test_closing_aborts_a_response_whose_answer_has_not_begun(server: SmallServer) -> None:
+    server.silent = True
+    engine = engine_at(server.url)
+    engine.add(requests_of([5]))
+    while not server.bodies:
+        engine.step(time.monotonic(), time.monotonic)
+    engine.close()
+    while not server.aborted:
+        time.sleep(0.005)
+
+
+def pieces(*sent: bytes, then_a_byte_every: float | None = None) -> Iterator[bytes]:
+    """What a server sends, and then a byte again and again."""
+    yield from sent
+    while then_a_byte_every is not None:
+        time.sleep(then_a_byte_every)
+        yield b" "
+
+
+@pytest.mark.parametrize("status", ["200 OK", "500 Failed", "400 Wrong"])
+def test_an_answer_that_never_ends_is_given_up(server: SmallServer, status: str) -> None:
+    server.raw = pieces(f"HTTP/1.1 {status}\r\n\r\n".encode(), then_a_byte_every=0.02)
+    with refused(ServerLost, server.url, "0.3 s"):
+        Client(server.url, timeout_s=0.3).model(None)
+    server.raw = pieces(f"HTTP/1.1 {status}\r\nNote: ".encode(), then_a_byte_every=0.02)
+    with refused(ServerLost, server.url, "0.3 s"):
+        Client(server.url, timeout_s=0.3).model(None)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{}",
+        b"HTTP/1.1 400 Wrong\r\nContent-Length: 500\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"\x1b]0;title\x07 200\r\n\r\n",
+        b"",
+    ],
+    ids=["body", "error", "chunk", "status", "nothing"],
+)
+def test_an_answer_that_ends_too_early_is_that_of_a_lost_server(server: SmallServer, sent: bytes) -> None:
+    server.raw = pieces(sent)
+    with refused(ServerLost, server.url) as error:
+        Client(server.url).model(None)
+    assert str(error.value).isprintable()
+
+
+def test_control_characters_of_a_server_are_not_printed(server: SmallServer) -> None:
+    server.says = 400, json.dumps({"error": {"message": "\x1b[31mred \x1b]0;title\x07"}})
+    with refused(InputError, server.url, "red") as error:
+        run(engine_at(server.url), requests_of([2]))
+    assert str(error.value).isprintable()
+
+
+def test_servers_of_a_step_have_one_model(server: SmallServer) -> None:
+    with small_server() as other:
+        other.models = {"data": [{"id": "large"}, {"id": "small"}]}
+        assert ServerEngineFactory("small").measured([server.url, other.url]).model == "small"
+        other.models = {"data": [{"id": "large"}]}
+        with refused(InputError, "'small'", server.url, "'large'", other.url):
+            ServerEngineFactory().measured([server.url, other.url])
+
+
 def test_a_response_that_is_too_long_for_the_model_or_has_begun_is_refused(server: SmallServer) -> None:
     engine = engine_at(server.url)
     with refused(InputError, "response 0", "100 tokens"):
@@ -183,10 +285,11 @@ def test_a_response_that_is_too_long_for_the_model_or_has_begun_is_refused(serve
     [
         ({"data": [{"id": "a"}, {"id": "b"}]}, None, ["several", "'a', 'b'"]),
         ({"data": [{"id": "a"}]}, "b", ["'b'", "'a'"]),
-        ({"data": []}, None, ["none"]),
+        ({"data": []}, None, ["lists no model"]),
+        ({"data": [{"max_model_len": 9}, "a", {"id": None}]}, None, ["lists no model"]),
         ("<html>", None, ["not OpenAI-compatible", "<html>"]),
     ],
-    ids=["several", "another", "none", "page"],
+    ids=["several", "another", "none", "no names", "page"],
 )
 def test_models_are_checked(server: SmallServer, models: object, asked: str | None, named: list[str]) -> None:
     server.models = models
@@ -202,17 +305,55 @@ def test_a_server_that_is_not_there_is_refused_with_what_to_type() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost:8000", "file:///etc/passwd", "http://", "http://a:99999", "http://a/?b=1", "ftp://a"]
+    "url",
+    [
+        *("localhost:8000", "file:///etc/passwd", "http://", "http://a:99999", "http://a/?b=1", "ftp://a", "http://[::1"),
+        *(
+            "http://local host:8000",
+            "http://.:80",
+            f"http://{'a' * 70}",
+            "http://a/b c",
+            "http://a/\u20ac",
+            " http://a",
+            "http://a\n",
+        ),
+    ],
 )
 def test_only_urls_of_servers_are_taken(url: str) -> None:
     with refused(InputError, repr(url), "http://localhost:8000"):
         Client(url)
 
 
-def test_keys_stay_out_of_urls() -> None:
+@pytest.mark.parametrize(
+    "url", ["http://me:secret@host:8000", "http://me:secret@host:8000?x=1", "http://me:secret@[::1", "me:secret@a"]
+)
+def test_keys_stay_out_of_urls(url: str) -> None:
     with pytest.raises(InputError, match="VLLM_API_KEY") as error:
-        Client("http://me:secret@host:8000")
+        Client(url)
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["abc\n", "schl\u00fcssel", "\u20ac"], ids=["line break", "umlaut", "euro"])
+def test_a_key_that_cannot_be_sent_is_refused_without_repeating_it(
+    server: SmallServer, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", key)
+    with refused(InputError, "VLLM_API_KEY") as error:
+        Client(server.url).model(None)
+    assert key.strip() not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "same"),
+    [
+        ("http://HOST:80/v1/", "http://host"),
+        ("https://host:443", "https://host"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000"),
+        ("http://host:8000/a/v1", "http://host:8000/a"),
+    ],
+)
+def test_a_server_has_one_url_however_it_is_written(url: str, same: str) -> None:
+    assert Client(url).url == Client(same).url == same
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("inf"), "1"])

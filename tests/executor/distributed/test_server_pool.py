@@ -86,6 +86,15 @@ def test_responses_of_a_lost_server_start_anew_at_another(servers: tuple[SmallSe
     assert len(servers[0].bodies) > 5
 
 
+def test_a_server_that_goes_away_before_its_actor_starts_is_lost(servers: tuple[SmallServer, SmallServer]) -> None:
+    servers[1].model_answers = 1
+    record = run(plan_of(HALVES), [one.url for one in servers])
+    assert_complete(record)
+    lost = [event for event in record.events if event["name"] == "lost"]
+    assert {event["holder"] for event in lost} == {"actor-1"}
+    assert not servers[1].bodies
+
+
 def test_without_another_server_the_step_fails_and_says_which_was_lost(servers: tuple[SmallServer, SmallServer]) -> None:
     servers[0].stops_after, servers[0].at_stop = 15, "close"
     with pytest.raises(StepFailed) as failed:
@@ -104,6 +113,7 @@ def test_what_a_server_cannot_do_is_refused_before_anything_is_sent(servers: tup
     refuses(plan_of(HALVES, rule=Moves()), urls, "'by hand'", "move", "'solver'")
     refuses(plan_of([[*range(4)], [*range(4, 8)], [8, 9]]), urls, "GPU 2", "2 devices")
     refuses(plan_of(HALVES), [urls[0]] * 2, "actors 0 and 1", urls[0], "one actor")
+    refuses(plan_of(HALVES), [urls[0], urls[0] + "/v1/"], "actors 0 and 1", urls[0], "one actor")
     refuses(plan_of(HALVES), ["cpu", "cpu"], "actor 0", "cpu", "http://localhost:8000")
     refuses(plan_of(HALVES), urls, "actor 0", urls[0], "SimulatedEngineFactory", engines=SimulatedEngineFactory())
     prefixes = replace(plan_of(HALVES).actors[1], prefixes=(0,), prefix_tokens=(2,))
@@ -113,6 +123,13 @@ def test_what_a_server_cannot_do_is_refused_before_anything_is_sent(servers: tup
     with refused(PlanningError, "ServerEngineFactory", "virtual clock", "actor_pool"):
         run_step(plan_of(HALVES), requests, factory, LATENCY, Cluster(1, 2, 1))
     assert not any(one.bodies for one in servers)
+
+
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_a_password_in_a_url_is_refused_and_never_printed(scheme: str) -> None:
+    with refused(InputError, "VLLM_API_KEY") as error:
+        ProcessPool([f"{scheme}me:secret@localhost:8000"])
+    assert "secret" not in str(error.value)
 
 
 def test_a_server_that_is_not_there_ends_nothing_that_has_begun(servers: tuple[SmallServer, SmallServer]) -> None:

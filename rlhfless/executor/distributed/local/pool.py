@@ -45,6 +45,19 @@ def _cuda_devices() -> Sequence[str]:
     return cuda_devices()
 
 
+def _as_kept(device: str) -> str:
+    """Return a device, or the one spelling of a server's URL.
+
+    Raises:
+        InputError: it is no URL of a server, or has a password.
+    """
+    if "://" not in device and "@" not in device:
+        return device
+    from rlhfless.engine.server.client import Client  # HTTP, which no other pool needs
+
+    return Client(device).url
+
+
 class Process(Child):
     """A process that can run an actor.
 
@@ -84,6 +97,9 @@ class ProcessPool(ActorPool[Process]):
         lifecycle: how long processes live; by default from step to step, because the machine is allocated anyway.
         faults: limits for actors that die, hang or are slow.
         clock: the clock of the run, which processes share.
+
+    Raises:
+        InputError: a URL is none of a server, or has a password.
     """
 
     def __init__(
@@ -97,7 +113,7 @@ class ProcessPool(ActorPool[Process]):
         if devices is None:
             devices = _cuda_devices()
         super().__init__(lifecycle, faults, clock)
-        self.devices = tuple(devices)
+        self.devices = tuple(map(_as_kept, devices))
         self._all: list[Process] = []
         self.inbox: queue.SimpleQueue[tuple[Process, Any]] = queue.SimpleQueue()
         self._name, self._count = f"rlhfless-{os.getpid()}-{secrets.token_hex(2)}", itertools.count()

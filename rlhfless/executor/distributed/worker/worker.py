@@ -19,6 +19,7 @@ import numpy as np
 
 from rlhfless.engine.common.pool_engines import PoolEngine
 from rlhfless.engine.protocol import Completion, EngineSpan, Request, SupportsDrafts
+from rlhfless.errors import InputTypeError
 from rlhfless.executor.distributed.messages import (
     ActorReport,
     Add,
@@ -143,6 +144,11 @@ class Worker:
         if self.worker_backend.start_server(engines, order.latency):
             self.up_s = self.clock.now_s()
         engine = self.engine = engines(order.latency, order.admission, self.now_s())
+        if engines.version is not None and not hasattr(engine, "weights_version"):
+            raise InputTypeError(
+                f"a {type(engines).__name__} names the version of its weights, but a {type(engine).__name__} has no "
+                "weights_version, so that nobody knows which it has loaded; add this attribute, or leave version out"
+            )
         version = order.weights_version if engines.version is None else engine.weights_version
         ready_s = self.up_s - self.origin_s, self.now_s()
         self._report(ready_s=ready_s, weights_version=version, weight_bytes=weight_bytes)
