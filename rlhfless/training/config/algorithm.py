@@ -101,7 +101,8 @@ class AlgorithmConfig(Section):
         raise NotImplementedError(f"{type(self).__name__} has no method advantages")
 
     def token_loss(self, new: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (B, T) losses of tokens, 0 outside ``mask``, and where the gradient was clipped away; PPO's by default.
+        """Return the pair of (B, T) losses of tokens and a (B, T) bool mask of where the gradient was clipped away; PPO's by
+        default. Both are set to 0 outside ``mask``.
 
         It may depend on a row's other tokens, not on other rows. Aggregation, the penalty of ``kl_in`` ``loss`` and importance
         factors are added to it.

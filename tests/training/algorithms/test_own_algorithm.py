@@ -177,3 +177,69 @@ def test_the_graphs_of_whole_steps_are_those_of_the_solver() -> None:
     assert graph_of("ppo") == solver.layouts.ppo()
     assert graph_of("rloo").unlock == "group"
     assert [call.name for call in graph_of("rloo").calls] == [call.name for call in solver.layouts.grpo().calls]
+
+
+def one_number_per_response(config: Any, new: Any, old: Any, advantages: Any, mask: Any) -> Any:
+    return -(advantages * new).mean(1), mask
+
+
+def one_number(config: Any, new: Any, old: Any, advantages: Any, mask: Any) -> Any:
+    return -(advantages * new).mean(), mask
+
+
+def losses_alone(config: Any, new: Any, old: Any, advantages: Any, mask: Any) -> Any:
+    return -advantages * new
+
+
+def nothing(config: Any, new: Any, old: Any, advantages: Any, mask: Any) -> Any:
+    return None
+
+
+def weights_as_mask(config: Any, new: Any, old: Any, advantages: Any, mask: Any) -> Any:
+    return -advantages * new, mask.float()
+
+
+def without_gradient(config: Any, new: Any, old: Any, advantages: Any, mask: Any) -> Any:
+    return -advantages * new.detach(), mask
+
+
+@pytest.mark.parametrize(("token_loss", "words"), [
+    (one_number_per_response, ("shape (4,)", "of shape (4, ", "one per token")), (one_number, ("shape ()", "of shape (4, ")),
+    (losses_alone, ("a Tensor alone", "return losses, clipped")), (nothing, ("None", "return losses, clipped")),
+    (weights_as_mask, ("torch.float32", "torch.bool")), (without_gradient, ("without a gradient", "from new")),
+])  # fmt: skip
+@pytest.mark.parametrize("in_pieces", [False, True], ids=["batch", "stream"])
+def test_a_wrong_token_loss_is_refused_with_what_to_return(token_loss: Any, words: Any, in_pieces: bool) -> None:
+    wrong = register(type("Wrong", (GrpoConfig,), {
+        "__annotations__": {"name": Literal["wrong"]}, "__module__": __name__, "name": "wrong", "token_loss": token_loss,
+    }))  # fmt: skip
+    model = small_model()
+    algorithm, batch = policy_gradient(wrong.model_fields["name"].default, model), noise_batch(model, prompts=1, samples=4)
+    with refused(InputError, "token_loss of algorithm 'wrong'", *words):
+        (algorithm.add if in_pieces else algorithm.learn)(batch)
+
+
+@pytest.mark.parametrize("in_pieces", [False, True], ids=["batch", "stream"])
+def test_what_a_token_loss_returns_for_padding_does_not_count(in_pieces: bool) -> None:
+    def numbers_with(padding: float | None) -> tuple[dict[str, float], torch.Tensor]:
+        class Padded(GrpoConfig):
+            name: Literal["padded"] = "padded"
+
+            def token_loss(self, new: Any, old: Any, advantages: Any, mask: Any) -> Any:
+                loss, clipped = super().token_loss(new, old, advantages, mask)
+                return (loss, clipped) if padding is None else (loss.masked_fill(~mask, padding), clipped | ~mask)
+
+        register(Padded)
+        model = small_model()
+        algorithm, batch = policy_gradient("padded", model), noise_batch(model)
+        if not in_pieces:
+            return algorithm.learn(batch), gradient_of(model)
+        for piece in pieces_of(batch, 0):
+            algorithm.add(piece)
+        return algorithm.finish(), gradient_of(model)
+
+    numbers, gradient = numbers_with(None)
+    padded, padded_gradient = numbers_with(7.0)
+    for name in ("loss", "clip_share", "grad_norm"):
+        assert padded[name] == numbers[name]
+    assert torch.equal(padded_gradient, gradient)
