@@ -19,7 +19,7 @@ from learning_samples import gradient_of, noise_batch, pieces_of, policy_gradien
 import solver.layouts  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.run.planned_whole_step import graph_of  # noqa: E402
-from rlhfless.training import AlgorithmConfig, CriticConfig, GrpoConfig, TrainConfig, register, token_logprobs  # noqa: E402
+from rlhfless.training import AlgorithmConfig, CriticConfig, GrpoConfig, TrainConfig, Trainer, register, token_logprobs  # noqa: E402
 from rlhfless.training.config import TrainError, to_yaml  # noqa: E402
 from rlhfless.training.config.section import ALGORITHMS  # noqa: E402
 from rlhfless.training.step_learner import passes_of  # noqa: E402
@@ -113,8 +113,11 @@ def test_a_cell_that_runs_again_replaces_its_class_and_nothing_else_may_take_a_n
         register(Other)
 
 
-@pytest.mark.parametrize("wrong", [lambda rewards: rewards[:3], lambda rewards: rewards * np.nan], ids=["too few", "nan"])
-def test_wrong_advantages_are_refused_with_the_number_that_is_needed(wrong: Any) -> None:
+@pytest.mark.parametrize(("wrong", "words"), [
+    (lambda rewards: rewards[:3], ("shape (3,)", "of shape (12,)")), (lambda rewards: rewards[:, None], ("shape (12, 1)",)),
+    (lambda rewards: None, ("None", "(12,)")), (lambda rewards: rewards * np.nan, ("NaN", "np.nan_to_num")),
+], ids=["too few", "column", "none", "nan"])  # fmt: skip
+def test_wrong_advantages_are_refused_with_the_shape_that_is_needed(wrong: Any, words: tuple[str, ...]) -> None:
     @register
     class Wrong(AlgorithmConfig):
         name: Literal["wrong"] = "wrong"
@@ -124,7 +127,7 @@ def test_wrong_advantages_are_refused_with_the_number_that_is_needed(wrong: Any)
             return found
 
     model = small_model()
-    with refused(InputError, "'wrong'", "12 responses"):
+    with refused(InputError, "advantages of algorithm 'wrong'", *words):
         policy_gradient("wrong", model).learn(noise_batch(model))
 
 
@@ -147,6 +150,39 @@ def test_what_is_no_algorithm_is_refused() -> None:
             register(wrong)  # type: ignore[type-var]
     assert set(SHIPPED) <= set(ALGORITHMS)
     assert "empty" not in ALGORITHMS
+
+
+def own(**members: Any) -> type[GrpoConfig]:
+    """A class ``Own``, named own, with these attributes and methods."""
+    named = {"__annotations__": {"name": Literal["own"]}, "__module__": __name__, "name": "own"}
+    return type("Own", (GrpoConfig,), {**named, **members})
+
+
+@pytest.mark.parametrize(("members", "words"), [
+    ({"kl_in": "rewards"}, ("kl_in", "'rewards'", "'loss' or 'reward'")),
+    ({"token_lose": lambda self, new, old, advantages, mask: new}, ("token_lose", "name it token_loss")),
+    ({"token_loss": lambda self, new, old, mask: new}, ("'own'", "def token_loss(self, new, old, advantages, mask)")),
+    ({"advantages": lambda rewards, group_of: rewards}, ("'own'", "def advantages(self, rewards, group_of)")),
+    ({"advantages": lambda: 0}, ("def advantages(self, rewards, group_of)",)),
+    ({"beta": 0.5}, ("beta of Own", "beta: float = 0.5")),
+    ({"compare_responses": True}, ("compare_responses of Own", "compares_responses")),
+])  # fmt: skip
+def test_a_mistake_in_a_class_is_refused_with_what_to_write(members: dict[str, Any], words: tuple[str, ...]) -> None:
+    with refused(TrainError, *words):
+        register(own(**members))
+    assert "own" not in ALGORITHMS
+
+
+def test_methods_of_ones_own_and_static_ones_are_taken() -> None:
+    taken = register(
+        own(advantages=staticmethod(lambda rewards, group_of: rewards), _token_lose=lambda self: 0, scaled=lambda self: 0)
+    )
+    assert ALGORITHMS["own"] is taken
+
+
+def test_a_class_in_place_of_its_options_is_refused_with_what_to_type(tmp_path: Path) -> None:
+    with refused(TrainError, "GrpoConfig()", "its name"):
+        Trainer(algorithm=GrpoConfig, preset="demo", folder=tmp_path / "run")  # type: ignore[arg-type]
 
 
 def test_processes_cannot_import_a_class_of_this_program(page: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,12 +246,10 @@ def without_gradient(config: Any, new: Any, old: Any, advantages: Any, mask: Any
 ])  # fmt: skip
 @pytest.mark.parametrize("in_pieces", [False, True], ids=["batch", "stream"])
 def test_a_wrong_token_loss_is_refused_with_what_to_return(token_loss: Any, words: Any, in_pieces: bool) -> None:
-    wrong = register(type("Wrong", (GrpoConfig,), {
-        "__annotations__": {"name": Literal["wrong"]}, "__module__": __name__, "name": "wrong", "token_loss": token_loss,
-    }))  # fmt: skip
+    register(own(token_loss=token_loss))
     model = small_model()
-    algorithm, batch = policy_gradient(wrong.model_fields["name"].default, model), noise_batch(model, prompts=1, samples=4)
-    with refused(InputError, "token_loss of algorithm 'wrong'", *words):
+    algorithm, batch = policy_gradient("own", model), noise_batch(model, prompts=1, samples=4)
+    with refused(InputError, "token_loss of algorithm 'own'", *words):
         (algorithm.add if in_pieces else algorithm.learn)(batch)
 
 

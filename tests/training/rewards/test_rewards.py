@@ -219,7 +219,9 @@ def test_several_rewards_of_one_kind_have_names_of_their_own(tmp_path: Path) -> 
     ("name", "message"),
     [
         ("beauty", ("'beauty'",)),
-        ("length:10", ()),
+        ("length:10", ("length:LIMIT,SOFT", "length:30,10")),
+        ("format:", ("format:REGEX",)),
+        ("model", ("model:FOLDER",)),
         ("mine.py:f", ("mine.py",)),
         ("model:nowhere", ("config.json",)),
     ],
