@@ -31,7 +31,10 @@ from rlhfless.training.config.section import (
 from solver.layouts.graph import GENERATE, INFERENCE, TRAIN, Call, Graph
 
 if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
     from torch import Tensor
+else:
+    ModelMetaclass = type(Section)  # it has no public name
 
 Aggregation = Literal["token", "sequence", "constant"]
 KlIn = Literal["loss", "reward"]
@@ -46,7 +49,7 @@ FACTS = ("compares_responses", "kl_in")
 """What a class says without a type, as it is no option."""
 
 
-class _Options(type(Section)):  # type: ignore[misc]  # pydantic's metaclass has no public name
+class _Options(ModelMetaclass):
     """Refuses an attribute without a type in a sentence; pydantic's own speaks of its settings."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **given: Any) -> Any:

@@ -231,6 +231,12 @@ def test_unknown_names_are_refused(name: str, message: tuple[str, ...]) -> None:
         make_rewards([name], ArithmeticTask(0, 1))
 
 
+def test_the_tasks_own_rule_needs_a_task_and_others_need_none() -> None:
+    with refused(ValueError, "'task'", "make_rewards(names, task)"):
+        make_rewards(["task"], None)
+    make_rewards(["exact"], None).close()
+
+
 def test_files_without_the_function_are_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("constant = 3\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
