@@ -1,8 +1,10 @@
-"""The pages on rewards and policies of one's own: their code runs as it stands, and what they say is refused is."""
+"""The pages on parts of one's own: their code runs as it stands, and what they say is refused is."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,13 +22,36 @@ from solver.model.errors import PlanningError
 ROOT = Path(__file__).parents[1]
 
 
-def code_of(page: str, *, trains: bool = True) -> dict[str, Any]:
-    """What the code of a page defines; without its runs of training if ``trains`` is false."""
+def blocks_of(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text("utf-8"), flags=re.S)
+
+
+def code_of(page: str) -> dict[str, Any]:
+    """What the code of a page defines."""
     names: dict[str, Any] = {"__name__": "page"}
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text("utf-8"), flags=re.S):
-        if trains or "Trainer(" not in block:
-            exec(compile(block, page, "exec", dont_inherit=True), names)
+    for block in blocks_of(page):
+        exec(compile(block, page, "exec", dont_inherit=True), names)
     return names
+
+
+@pytest.mark.parametrize("page", ["algorithm", "engine", "policy", pytest.param("reward", marks=pytest.mark.full)])
+def test_the_first_block_of_a_page_runs_in_a_new_process(page: str) -> None:
+    """Nothing is imported before it, as in a notebook that begins with it."""
+    if page != "policy":
+        pytest.importorskip("torch")
+        pytest.importorskip("transformers")
+    first = blocks_of(f"add_a{'n' * (page[0] in 'ae')}_{page}.md")[0]
+    done = subprocess.run([sys.executable, "-c", first], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["GrpoConfig", "PpoConfig", "AlgorithmConfig", "log_ratios", "register", "Trainer"])
+def test_every_name_of_the_algorithm_page_may_be_imported_first(name: str) -> None:
+    pytest.importorskip("torch")
+    known = "from rlhfless.training.config.section import ALGORITHMS; print(*sorted(ALGORITHMS))"
+    ask = f"from rlhfless.training import {name}; {known}"
+    done = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == ["grpo", "gspo", "ppo", "rloo"], done.stderr
 
 
 @pytest.mark.full

@@ -85,6 +85,9 @@ class Given(NamedTuple):
             )
 
     def _check_algorithm(self, config: TrainConfig) -> None:
+        if isinstance(self.algorithm, type):
+            kind = self.algorithm.__name__
+            raise TrainError(f"algorithm is the class {kind}; give algorithm={kind}(), or its name as a text")
         if not isinstance(self.model, tuple):
             raise TrainError("algorithm needs its model; give model=(model, tokenizer) as well")
         for key, value, usual, why in (

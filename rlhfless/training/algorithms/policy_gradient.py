@@ -222,11 +222,17 @@ class PolicyGradient:
         return Prepared(batch, counted, parts)
 
     def _advantages(self, batch: Batch, rewards: np.ndarray) -> np.ndarray:
-        found = np.asarray(self.config.advantages(rewards, np.asarray(batch.group_of)), dtype=float)
-        if found.shape != rewards.shape or not np.isfinite(found).all():
+        given = self.config.advantages(rewards, np.asarray(batch.group_of))
+        found, count = np.asarray(given, dtype=float), len(rewards)
+        what = f"advantages of algorithm {self.config.name!r} returned"
+        if given is None:
+            raise InputError(f"{what} None; end it with return and an array of shape ({count},), one number per response")
+        if found.shape != rewards.shape:
+            raise InputError(f"{what} an array of shape {found.shape} for {count} responses; return one of shape ({count},)")
+        if not np.isfinite(found).all():
             raise InputError(
-                f"algorithm {self.config.name!r} has {np.isfinite(found).sum()} finite advantages of {found.size}; one finite "
-                f"number for each of the {len(rewards)} responses is needed"
+                f"{what} NaN or infinity for {np.count_nonzero(~np.isfinite(found))} of {count} responses; return a finite "
+                "number for each, and 0 where its reward is NaN: np.nan_to_num(advantages)"
             )
         return found
 
@@ -291,8 +297,8 @@ class PolicyGradient:
     def _linear_loss(self, part: Part, new: Tensor) -> tuple[Tensor, Tensor]:
         """Return (B, T) weighted losses at advantage 1 of responses whose losses are linear in it, and (B,) which are not."""
         tokens, one = part.tokens, torch.ones((1, 1), device=new.device)
-        loss, _ = self.config.token_loss(new, tokens["old"], one, part.mask)
-        opposite, _ = self.config.token_loss(new.detach(), tokens["old"], -one, part.mask)
+        loss, _ = _token_losses(self.config, new, tokens["old"], one, part.mask)
+        opposite, _ = _token_losses(self.config, new.detach(), tokens["old"], -one, part.mask)
         beyond = (loss.detach() + opposite != 0).any(1)
         linear = torch.where(part.mask & ~beyond[:, None], loss * tokens["weight"], 0.0)
         return linear * tokens["importance"] if "importance" in tokens else linear, beyond
@@ -390,7 +396,7 @@ def _policy_loss_sum(config: AlgorithmConfig, part: Part, new: Tensor, mask: Ten
     tokens = part.tokens
     if "old" not in tokens:
         settle_old(part, tokens.get("recomputed", new.detach()), config)
-    losses, clipped = config.token_loss(new, tokens["old"], tokens["advantages"], mask)
+    losses, clipped = _token_losses(config, new, tokens["old"], tokens["advantages"], mask)
     if "importance" in tokens:
         losses = tokens["importance"] * losses
     numbers = {"clipped": float(clipped.sum()), "kl": float(k3(tokens["old"], new.detach(), mask).sum())}
@@ -399,6 +405,42 @@ def _policy_loss_sum(config: AlgorithmConfig, part: Part, new: Tensor, mask: Ten
         losses = losses + config.kl_coef * kl
         numbers["kl_reference"] = float(kl.detach().sum())
     return (losses * tokens["weight"]).sum(), numbers
+
+
+def _token_losses(config: AlgorithmConfig, new: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what the algorithm's ``token_loss`` returns, 0 and False outside ``mask``.
+
+    Raises:
+        InputError: it is no pair of tensors of the shape of ``mask``, the second is not bool, or the losses have no gradient.
+    """
+    found: Any = config.token_loss(new, old, advantages, mask)
+    what = f"token_loss of algorithm {config.name!r} returned"
+    if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(each, Tensor) for each in found)):
+        raise InputError(
+            f"{what} {_kind_of(found)}; end it with return losses, clipped: two tensors of shape {tuple(mask.shape)}, and "
+            "torch.zeros_like(mask) as clipped where nothing is clipped"
+        )
+    losses, clipped = found
+    if losses.shape != mask.shape:
+        raise InputError(
+            f"{what} losses of shape {tuple(losses.shape)}; return one per token, of shape {tuple(mask.shape)}, neither "
+            "averaged nor summed"
+        )
+    if clipped.shape != mask.shape or clipped.dtype != torch.bool:
+        raise InputError(
+            f"{what} {clipped.dtype} of shape {tuple(clipped.shape)} as what was clipped; return a mask of torch.bool of shape "
+            f"{tuple(mask.shape)}, such as mask & (ratio > 1.2)"
+        )
+    if torch.is_grad_enabled() and new.requires_grad and not losses.requires_grad:
+        raise InputError(f"{what} losses without a gradient; compute them from new, and detach() only what is to be constant")
+    return losses.masked_fill(~mask, 0.0), clipped & mask
+
+
+def _kind_of(found: Any) -> str:
+    """Return what kind of value a method returned, for a message."""
+    if isinstance(found, tuple):
+        return f"a tuple of {', '.join(type(each).__name__ for each in found) or 'nothing'}"
+    return "None" if found is None else f"a {type(found).__name__} alone"
 
 
 def _value_loss_sum(config: CriticConfig, part: Part, values: Tensor) -> tuple[Tensor, dict[str, float]]:

@@ -6,14 +6,18 @@ Needs no torch: methods import what they compute with. ``algorithms.policy_gradi
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import inspect
 import pkgutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 import numpy as np
 from pydantic import StrictBool, model_validator
+from pydantic.errors import PydanticUserError
 
+from rlhfless.errors import likely_meant
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.section import (
     ALGORITHMS,
@@ -27,14 +31,42 @@ from rlhfless.training.config.section import (
 from solver.layouts.graph import GENERATE, INFERENCE, TRAIN, Call, Graph
 
 if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
     from torch import Tensor
+else:
+    ModelMetaclass = type(Section)  # it has no public name
 
 Aggregation = Literal["token", "sequence", "constant"]
+KlIn = Literal["loss", "reward"]
 USUAL = "grpo"
 """Name of the algorithm where none is given."""
+METHODS = {
+    "advantages": ("rewards", "group_of"), "token_loss": ("new", "old", "advantages", "mask"),
+    "token_advantages": ("rewards", "values", "mask"),
+}  # fmt: skip
+"""Methods that a class may define -> the arguments that the learner calls each with."""
+FACTS = ("compares_responses", "kl_in")
+"""What a class says without a type, as it is no option."""
 
 
-class AlgorithmConfig(Section):
+class _Options(ModelMetaclass):
+    """Refuses an attribute without a type in a sentence; pydantic's own speaks of its settings."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **given: Any) -> Any:
+        try:
+            return super().__new__(mcs, name, bases, namespace, **given)
+        except PydanticUserError as error:
+            if error.code != "model-field-missing-annotation":
+                raise
+            key = next(key for key in namespace if f"`{key} = " in str(error))
+            value, meant = namespace[key], likely_meant(key, FACTS)
+            hint = (
+                f"{meant} is the closest name that needs none" if meant else f"write {key}: {type(value).__name__} = {value!r}"
+            )
+            raise TrainError(f"{key} of {name} has no type; {hint}") from None
+
+
+class AlgorithmConfig(Section, metaclass=_Options):
     """Options of every algorithm, and what the learner asks of it. A subclass gives ``name`` and ``advantages``.
 
     Attributes:
@@ -46,7 +78,7 @@ class AlgorithmConfig(Section):
 
     section: ClassVar[str | None] = "algorithm"
     compares_responses: ClassVar[bool] = False
-    kl_in: ClassVar[Literal["loss", "reward"]] = "loss"
+    kl_in: ClassVar[KlIn] = "loss"
 
     name: str
     """Learn with this algorithm, or with one of your own that is registered."""
@@ -101,7 +133,8 @@ class AlgorithmConfig(Section):
         raise NotImplementedError(f"{type(self).__name__} has no method advantages")
 
     def token_loss(self, new: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (B, T) losses of tokens, 0 outside ``mask``, and where the gradient was clipped away; PPO's by default.
+        """Return the pair of (B, T) losses of tokens and a (B, T) bool mask of where the gradient was clipped away; PPO's by
+        default. Both are set to 0 outside ``mask``.
 
         It may depend on a row's other tokens, not on other rows. Aggregation, the penalty of ``kl_in`` ``loss`` and importance
         factors are added to it.
@@ -163,7 +196,7 @@ class AlgorithmConfig(Section):
 class CriticConfig(AlgorithmConfig):
     """Options of algorithms with a critic, whose advantages are per token. A subclass gives ``token_advantages``."""
 
-    kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
+    kl_in: ClassVar[KlIn] = "reward"
 
     critic: str = "head"
     """Critic: a value head on the policy (head), a second copy of the model (model), or a folder. See
@@ -228,7 +261,8 @@ def register(algorithm: type[A]) -> type[A]:
     A class that is defined anew, as when a notebook's cell is run again, replaces the one before.
 
     Raises:
-        TrainError: it is no ``AlgorithmConfig`` with a name and advantages, or another algorithm has its name.
+        TrainError: it is no ``AlgorithmConfig`` with a name and advantages, a method cannot be called as the learner calls it
+            or has a misspelt name, ``kl_in`` is neither, or another algorithm has its name.
     """
     if not (isinstance(algorithm, type) and issubclass(algorithm, AlgorithmConfig)):
         raise TrainError(
@@ -240,6 +274,9 @@ def register(algorithm: type[A]) -> type[A]:
     needed = "token_advantages" if issubclass(algorithm, CriticConfig) else "advantages"
     if getattr(algorithm, needed) in (AlgorithmConfig.advantages, CriticConfig.token_advantages):
         raise TrainError(f"algorithm {name!r} has no method {needed}; add it to {algorithm.__name__}")
+    _check_methods(algorithm, name)
+    if algorithm.kl_in not in get_args(KlIn):
+        raise TrainError(f"kl_in of algorithm {name!r} is {algorithm.kl_in!r}; write {' or '.join(map(repr, get_args(KlIn)))}")
     other = ALGORITHMS.get(name)
     if other is not None and (other.__module__, other.__qualname__) != (algorithm.__module__, algorithm.__qualname__):
         raise TrainError(f"algorithm {name!r} is {other.__module__}.{other.__qualname__} already; give yours another name")
@@ -247,6 +284,32 @@ def register(algorithm: type[A]) -> type[A]:
     field.description = field.description or AlgorithmConfig.model_fields["name"].description
     ALGORITHMS[name] = algorithm
     return algorithm
+
+
+def _check_methods(algorithm: type[AlgorithmConfig], name: str) -> None:
+    """Check that methods have the names and the arguments that the learner calls.
+
+    Raises:
+        TrainError: they do not.
+    """
+    unset = algorithm.model_construct()
+    for method, arguments in METHODS.items():
+        if hasattr(unset, method):
+            try:
+                inspect.signature(getattr(unset, method)).bind(*arguments)
+            except (TypeError, ValueError):  # ValueError: it does not even take self
+                raise TrainError(
+                    f"{method} of algorithm {name!r} cannot be called with {', '.join(arguments)}; write def {method}(self, "
+                    f"{', '.join(arguments)})"
+                ) from None
+    own = [key for key, value in vars(algorithm).items() if inspect.isfunction(value) and not key.startswith("_")]
+    for key in own:
+        meant = difflib.get_close_matches(key, METHODS.keys() - own, 1, 0.85)
+        if meant and not any(hasattr(kind, key) for kind in algorithm.__mro__[1:]):
+            raise TrainError(
+                f"algorithm {name!r} has a method {key}, which nothing calls; name it {meant[0]}, or _{key} if your own "
+                "code calls it"
+            )
 
 
 def algorithm_named(name: Any) -> type[AlgorithmConfig]:

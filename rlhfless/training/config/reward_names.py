@@ -8,6 +8,11 @@ from collections.abc import Sequence
 from rlhfless.training.config.errors import TrainError
 
 KNOWN = "task, exact, contains, format:REGEX, length:LIMIT,SOFT, model:FOLDER or FILE.py:FUNCTION"
+FORMS = {
+    "format": "format:REGEX, such as format:^<think>", "length": "length:LIMIT,SOFT in whole tokens, such as length:30,10",
+    "model": "model:FOLDER, such as model:out/reward-model",
+}  # fmt: skip
+"""Kind of a reward that needs an argument -> how it is written."""
 NEED_ANSWERS = ("task", "exact", "contains")
 
 _WEIGHTED = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\*)?(.+)", re.DOTALL)
@@ -17,7 +22,7 @@ def weight_and_name(text: str) -> tuple[float, str]:
     """Return the weight and the name of a reward such as ``0.1*exact``; without a weight it is 1.
 
     Raises:
-        TrainError: no reward has this name.
+        TrainError: no reward has this name, or its argument is missing or wrong.
     """
     match = _WEIGHTED.fullmatch(text)
     name = "" if match is None else match[2]
@@ -28,6 +33,8 @@ def weight_and_name(text: str) -> tuple[float, str]:
         known = re.fullmatch(r"\d+,\d+", argument) is not None
     else:
         known = name in NEED_ANSWERS or name.rpartition(":")[0].endswith(".py")
+    if not known and kind in FORMS:
+        raise TrainError(f"reward {name!r} is incomplete or wrong; write {FORMS[kind]}")
     if match is None or not known:
         raise TrainError(f"reward {(name or text)!r} is unknown; choose from {KNOWN}")
     return float(match[1] or 1), name

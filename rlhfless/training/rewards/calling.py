@@ -54,11 +54,20 @@ def named_arguments(
 ) -> dict[str, Any]:
     """Return the arguments that a function of a batch names, or all if it takes ``**columns``; as in TRL also the state of the
     run (``trainer_state``) and the functions ``log_extra`` and ``log_metric``.
+
+    Raises:
+        Refused: it needs an argument that is none of these.
     """
     given = {**arguments, "trainer_state": state, "log_extra": log.log_extra, "log_metric": log.log_metric}
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     named = {parameter.name for parameter in parameters}
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for needed in parameters:
+        if needed.name not in given and needed.default is needed.empty and needed.kind not in variable:
+            raise Refused(
+                f"has an argument {needed.name!r}; rename it to one of {', '.join(sorted(given))}, or give it a default"
+            )
     return {name: value for name, value in given.items() if takes_all or name in named}
 
 
@@ -71,7 +80,8 @@ def call_batch(
         A number per response, NaN where it returned None or NaN, or the reason why there is none.
 
     Raises:
-        Refused: it returned something else than one entry per response. Other exceptions are the function's own.
+        Refused: see ``named_arguments``; or it returned something else than one entry per response. Other exceptions are the
+            function's own.
     """
     returned = function(**named_arguments(function, arguments, state, log))
     return entries_of(asyncio.run(returned) if is_async(function) else returned, count)

@@ -18,7 +18,7 @@ from rlhfless.errors import InputError
 from rlhfless.training.rewards.called_with import EventLoop, RewardLog, TrainerState
 from rlhfless.training.rewards.calling import Refused
 from rlhfless.training.rewards.process import MAX_LOST, FunctionProcesses, ProcessLost, TimedOut
-from rlhfless.training.rewards.response import Failure, Response, Reward, Scores, number_of
+from rlhfless.training.rewards.response import Failure, Response, Reward, Scores, number_of, reason_of
 
 
 class FunctionReward:
@@ -57,7 +57,7 @@ class FunctionReward:
                 raise
             except BaseException as error:  # a function that exits does not end the run
                 lost += isinstance(error, ProcessLost)
-                reason = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+                reason = str(error) if isinstance(error, Refused) else reason_of(error)
                 failures.append(Failure(i, self.name, reason))
         return values, failures
 

@@ -20,7 +20,7 @@ USER_TIMEOUT_S = 10.0
 
 
 def make_rewards(
-    names: Sequence[str], task: Task, *, timeout_s: float = USER_TIMEOUT_S, device: Any = "cpu", offloads: bool = False
+    names: Sequence[str], task: Task | None, *, timeout_s: float = USER_TIMEOUT_S, device: Any = "cpu", offloads: bool = False
 ) -> Rewards:
     """Return the weighted sum of the named rewards: ``("exact", "0.1*format:^<think>", "-0.5*rewards.py:repeats")``.
 
@@ -29,6 +29,7 @@ def make_rewards(
             ``format:REGEX``, ``length:LIMIT,SOFT`` (tokens), ``model:FOLDER``, or a function of a file, ``FILE.py:FUNCTION``,
             which takes a batch or one response, see ``takes_batch``. In metrics each is called by its kind or function; if two
             have that name, the second is called by its whole text.
+        task: whose own rule the reward ``task`` is; None where that is not among the names.
         timeout_s: time limit in seconds per response, for formats and for functions of a file; each runs in its own process,
             see ``FunctionProcesses``.
         device: device of reward models.
@@ -97,7 +98,8 @@ def compare_with_answers(rewards: Rewards) -> bool:
 def _reward(name: str, task: Task | None, timeout_s: float, device: Any, offloads: bool) -> Reward:
     kind, _, argument = name.partition(":")
     if name == "task":
-        assert task is not None
+        if task is None:
+            raise InputError("reward 'task' needs a task; give make_rewards(names, task), or leave 'task' out")
         return FunctionReward(name, lambda response: task.reward(response.problem, response.text))
     if name in ("exact", "contains"):
         return FunctionReward(name, exact_answer if name == "exact" else contains_answer)

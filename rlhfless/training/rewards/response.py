@@ -74,6 +74,13 @@ def number_of(value: Any) -> float:
     return number
 
 
+def reason_of(error: BaseException, place: str = "") -> str:
+    """Return an exception of a user's function as the reason why a response has no reward; ``place`` follows its message."""
+    took_it_for_text = isinstance(error, (TypeError, AttributeError)) and "'Response'" in str(error)
+    hint = "; a function of one response gets a Response, its text is response.text" if took_it_for_text else ""
+    return f"{type(error).__name__}: {error}{place}{hint}"
+
+
 class Reward(Protocol):
     """Interface of a reward; ``name`` is its name in metrics."""
 

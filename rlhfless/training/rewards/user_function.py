@@ -56,8 +56,8 @@ class BatchFunctionReward:
     With None as a reward the function abstains: the response has the sum of the others.
 
     Args:
-        function: an exception of a Python function ends the step as it was raised. ``FunctionProcesses`` have processes
-            of their own.
+        function: an exception of a Python function ends the step as it was raised, with a note that names the reward.
+            ``FunctionProcesses`` have processes of their own.
         name: in metrics; the function's own when None.
         timeout_s: time limit in seconds per response of a batch, for ``FunctionProcesses``; None sets no limit.
     """
@@ -93,17 +93,27 @@ class BatchFunctionReward:
             return self._scored(call_batch(self.function, arguments, count, state, log))
         except (Refused, ProcessLost) as error:
             raise self._failed(count, error) from error
+        except Exception as error:
+            error.add_note(self._raised_by(count))
+            raise
 
     async def awaited(
         self, responses: Sequence[Response], state: TrainerState, log: RewardLog
     ) -> tuple[np.ndarray, list[Failure]]:
         """Do what ``score_in`` does with an ``async def``."""
         assert not isinstance(self.function, FunctionProcesses)
-        returned = await self.function(**named_arguments(self.function, batch_arguments(responses), state, log))
+        count = len(responses)
         try:
-            return self._scored(entries_of(returned, len(responses)))
+            returned = await self.function(**named_arguments(self.function, batch_arguments(responses), state, log))
+            return self._scored(entries_of(returned, count))
         except Refused as error:
-            raise self._failed(len(responses), error) from error
+            raise self._failed(count, error) from error
+        except Exception as error:
+            error.add_note(self._raised_by(count))
+            raise
+
+    def _raised_by(self, count: int) -> str:
+        return f"raised by reward {self.name!r} on a batch of {count} responses"
 
     def _failed(self, count: int, error: BaseException) -> RewardError:
         return RewardError(f"reward {self.name!r} failed on a batch of {count} responses: {error}")

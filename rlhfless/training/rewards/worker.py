@@ -22,7 +22,7 @@ from rlhfless.errors import InputError
 from rlhfless.system.child import serve
 from rlhfless.training.rewards.called_with import RewardLog, TrainerState
 from rlhfless.training.rewards.calling import FORMS, Refused, call_batch, takes_batch
-from rlhfless.training.rewards.response import Response, number_of
+from rlhfless.training.rewards.response import Response, number_of, reason_of
 from rlhfless.training.rewards.rules import matches
 
 MODULE = "rlhfless_reward_file"
@@ -68,7 +68,7 @@ class Judge:
         except Refused:
             raise
         except BaseException as error:  # a function that exits says so of this response only
-            raise Refused(f"{type(error).__name__}: {error}{_place(error)}") from None
+            raise Refused(reason_of(error, _place(error))) from None
 
 
 def make_function(kind: str, *arguments: str) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from learning_samples import gradient_of, noise_batch, pieces_of, policy_gradien
 import solver.layouts  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.run.planned_whole_step import graph_of  # noqa: E402
-from rlhfless.training import AlgorithmConfig, CriticConfig, GrpoConfig, TrainConfig, register, token_logprobs  # noqa: E402
+from rlhfless.training import AlgorithmConfig, CriticConfig, GrpoConfig, TrainConfig, Trainer, register, token_logprobs  # noqa: E402
 from rlhfless.training.config import TrainError, to_yaml  # noqa: E402
 from rlhfless.training.config.section import ALGORITHMS  # noqa: E402
 from rlhfless.training.step_learner import passes_of  # noqa: E402
@@ -113,8 +113,11 @@ def test_a_cell_that_runs_again_replaces_its_class_and_nothing_else_may_take_a_n
         register(Other)
 
 
-@pytest.mark.parametrize("wrong", [lambda rewards: rewards[:3], lambda rewards: rewards * np.nan], ids=["too few", "nan"])
-def test_wrong_advantages_are_refused_with_the_number_that_is_needed(wrong: Any) -> None:
+@pytest.mark.parametrize(("wrong", "words"), [
+    (lambda rewards: rewards[:3], ("shape (3,)", "of shape (12,)")), (lambda rewards: rewards[:, None], ("shape (12, 1)",)),
+    (lambda rewards: None, ("None", "(12,)")), (lambda rewards: rewards * np.nan, ("NaN", "np.nan_to_num")),
+], ids=["too few", "column", "none", "nan"])  # fmt: skip
+def test_wrong_advantages_are_refused_with_the_shape_that_is_needed(wrong: Any, words: tuple[str, ...]) -> None:
     @register
     class Wrong(AlgorithmConfig):
         name: Literal["wrong"] = "wrong"
@@ -124,7 +127,7 @@ def test_wrong_advantages_are_refused_with_the_number_that_is_needed(wrong: Any)
             return found
 
     model = small_model()
-    with refused(InputError, "'wrong'", "12 responses"):
+    with refused(InputError, "advantages of algorithm 'wrong'", *words):
         policy_gradient("wrong", model).learn(noise_batch(model))
 
 
@@ -147,6 +150,39 @@ def test_what_is_no_algorithm_is_refused() -> None:
             register(wrong)  # type: ignore[type-var]
     assert set(SHIPPED) <= set(ALGORITHMS)
     assert "empty" not in ALGORITHMS
+
+
+def own(**members: Any) -> type[GrpoConfig]:
+    """A class ``Own``, named own, with these attributes and methods."""
+    named = {"__annotations__": {"name": Literal["own"]}, "__module__": __name__, "name": "own"}
+    return type("Own", (GrpoConfig,), {**named, **members})
+
+
+@pytest.mark.parametrize(("members", "words"), [
+    ({"kl_in": "rewards"}, ("kl_in", "'rewards'", "'loss' or 'reward'")),
+    ({"token_lose": lambda self, new, old, advantages, mask: new}, ("token_lose", "name it token_loss")),
+    ({"token_loss": lambda self, new, old, mask: new}, ("'own'", "def token_loss(self, new, old, advantages, mask)")),
+    ({"advantages": lambda rewards, group_of: rewards}, ("'own'", "def advantages(self, rewards, group_of)")),
+    ({"advantages": lambda: 0}, ("def advantages(self, rewards, group_of)",)),
+    ({"beta": 0.5}, ("beta of Own", "beta: float = 0.5")),
+    ({"compare_responses": True}, ("compare_responses of Own", "compares_responses")),
+])  # fmt: skip
+def test_a_mistake_in_a_class_is_refused_with_what_to_write(members: dict[str, Any], words: tuple[str, ...]) -> None:
+    with refused(TrainError, *words):
+        register(own(**members))
+    assert "own" not in ALGORITHMS
+
+
+def test_methods_of_ones_own_and_static_ones_are_taken() -> None:
+    taken = register(
+        own(advantages=staticmethod(lambda rewards, group_of: rewards), _token_lose=lambda self: 0, scaled=lambda self: 0)
+    )
+    assert ALGORITHMS["own"] is taken
+
+
+def test_a_class_in_place_of_its_options_is_refused_with_what_to_type(tmp_path: Path) -> None:
+    with refused(TrainError, "GrpoConfig()", "its name"):
+        Trainer(algorithm=GrpoConfig, preset="demo", folder=tmp_path / "run")  # type: ignore[arg-type]
 
 
 def test_processes_cannot_import_a_class_of_this_program(page: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,3 +213,67 @@ def test_the_graphs_of_whole_steps_are_those_of_the_solver() -> None:
     assert graph_of("ppo") == solver.layouts.ppo()
     assert graph_of("rloo").unlock == "group"
     assert [call.name for call in graph_of("rloo").calls] == [call.name for call in solver.layouts.grpo().calls]
+
+
+def one_number_per_response(config: Any, new: Any, old: Any, advantages: Any, mask: Any) -> Any:
+    return -(advantages * new).mean(1), mask
+
+
+def one_number(config: Any, new: Any, old: Any, advantages: Any, mask: Any) -> Any:
+    return -(advantages * new).mean(), mask
+
+
+def losses_alone(config: Any, new: Any, old: Any, advantages: Any, mask: Any) -> Any:
+    return -advantages * new
+
+
+def nothing(config: Any, new: Any, old: Any, advantages: Any, mask: Any) -> Any:
+    return None
+
+
+def weights_as_mask(config: Any, new: Any, old: Any, advantages: Any, mask: Any) -> Any:
+    return -advantages * new, mask.float()
+
+
+def without_gradient(config: Any, new: Any, old: Any, advantages: Any, mask: Any) -> Any:
+    return -advantages * new.detach(), mask
+
+
+@pytest.mark.parametrize(("token_loss", "words"), [
+    (one_number_per_response, ("shape (4,)", "of shape (4, ", "one per token")), (one_number, ("shape ()", "of shape (4, ")),
+    (losses_alone, ("a Tensor alone", "return losses, clipped")), (nothing, ("None", "return losses, clipped")),
+    (weights_as_mask, ("torch.float32", "torch.bool")), (without_gradient, ("without a gradient", "from new")),
+])  # fmt: skip
+@pytest.mark.parametrize("in_pieces", [False, True], ids=["batch", "stream"])
+def test_a_wrong_token_loss_is_refused_with_what_to_return(token_loss: Any, words: Any, in_pieces: bool) -> None:
+    register(own(token_loss=token_loss))
+    model = small_model()
+    algorithm, batch = policy_gradient("own", model), noise_batch(model, prompts=1, samples=4)
+    with refused(InputError, "token_loss of algorithm 'own'", *words):
+        (algorithm.add if in_pieces else algorithm.learn)(batch)
+
+
+@pytest.mark.parametrize("in_pieces", [False, True], ids=["batch", "stream"])
+def test_what_a_token_loss_returns_for_padding_does_not_count(in_pieces: bool) -> None:
+    def numbers_with(padding: float | None) -> tuple[dict[str, float], torch.Tensor]:
+        class Padded(GrpoConfig):
+            name: Literal["padded"] = "padded"
+
+            def token_loss(self, new: Any, old: Any, advantages: Any, mask: Any) -> Any:
+                loss, clipped = super().token_loss(new, old, advantages, mask)
+                return (loss, clipped) if padding is None else (loss.masked_fill(~mask, padding), clipped | ~mask)
+
+        register(Padded)
+        model = small_model()
+        algorithm, batch = policy_gradient("padded", model), noise_batch(model)
+        if not in_pieces:
+            return algorithm.learn(batch), gradient_of(model)
+        for piece in pieces_of(batch, 0):
+            algorithm.add(piece)
+        return algorithm.finish(), gradient_of(model)
+
+    numbers, gradient = numbers_with(None)
+    padded, padded_gradient = numbers_with(7.0)
+    for name in ("loss", "clip_share", "grad_norm"):
+        assert padded[name] == numbers[name]
+    assert torch.equal(padded_gradient, gradient)

@@ -219,7 +219,9 @@ def test_several_rewards_of_one_kind_have_names_of_their_own(tmp_path: Path) -> 
     ("name", "message"),
     [
         ("beauty", ("'beauty'",)),
-        ("length:10", ()),
+        ("length:10", ("length:LIMIT,SOFT", "length:30,10")),
+        ("format:", ("format:REGEX",)),
+        ("model", ("model:FOLDER",)),
         ("mine.py:f", ("mine.py",)),
         ("model:nowhere", ("config.json",)),
     ],
@@ -227,6 +229,12 @@ def test_several_rewards_of_one_kind_have_names_of_their_own(tmp_path: Path) -> 
 def test_unknown_names_are_refused(name: str, message: tuple[str, ...]) -> None:
     with refused(ValueError, *message):
         make_rewards([name], ArithmeticTask(0, 1))
+
+
+def test_the_tasks_own_rule_needs_a_task_and_others_need_none() -> None:
+    with refused(ValueError, "'task'", "make_rewards(names, task)"):
+        make_rewards(["task"], None)
+    make_rewards(["exact"], None).close()
 
 
 def test_files_without_the_function_are_refused(tmp_path: Path) -> None:

@@ -247,6 +247,42 @@ def test_wrong_functions_are_one_sentence() -> None:
     assert as_rewards(given) is given
 
 
+def test_an_argument_that_no_column_has_is_refused_with_the_names_there_are(named: Callable[..., Rewards]) -> None:
+    async def late(completions: list[str], levle: list[int]) -> list[float]:
+        return [0.0, 0.0]
+
+    def early(completions: list[str], levle: list[int]) -> list[float]:
+        return [0.0, 0.0]
+
+    for rewards, name in ((as_rewards(late), "'late'"), (as_rewards(early), "'early'"), (named("misspelt"), "'misspelt'")):
+        with refused(RewardError, name, "'levle'", "rename", "answer", "level", "default"):
+            rewards.score(responses())
+        rewards.close()
+
+
+def test_a_response_taken_for_a_text_is_told_where_its_text_is(named: Callable[..., Rewards]) -> None:
+    def short(text: Any, target: int = 3) -> float:
+        return float(len(text) < target)
+
+    for rewards in (as_rewards(short), named("of_text")):
+        with pytest.warns(RewardWarning, match=r"its text is response\.text"):
+            rewards.score(responses())
+        rewards.close()
+
+
+def test_an_exception_of_a_function_of_a_batch_names_its_reward_in_a_note() -> None:
+    def fails(completions: list[str]) -> list[float]:
+        raise KeyError("gold")
+
+    async def later(completions: list[str]) -> list[float]:
+        raise KeyError("gold")
+
+    for function in (fails, later):
+        with pytest.raises(KeyError, match="gold") as raised:
+            as_rewards(function).score(responses())
+        assert repr(function.__name__) in raised.value.__notes__[0]
+
+
 # --- which form -------------------------------------------------------------------------------------------------------
 
 
@@ -316,6 +352,12 @@ def ends(completions):
 
 def drawn(completions):
     return [random.random() for _ in completions]
+
+def misspelt(completions, levle):
+    return [0.0, 0.0]
+
+def of_text(text, target=3):
+    return len(text) < target
 """
 
 
