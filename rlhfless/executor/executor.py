@@ -17,6 +17,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.errors import ClosedError, InputError
 from rlhfless.executor.distributed.local.pool import ProcessPool
 from rlhfless.executor.distributed.ray.pool import RayPool
+from rlhfless.executor.distributed.worker.backend import pool_engines
 from rlhfless.executor.step.progress import OnProgress, OnStepEnd, StepProgress
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.requests import encoded, workload_of
@@ -59,7 +60,8 @@ class Executor:
         on_step_end: called with the record of every complete step, or with the error that ended it; or None.
 
     Raises:
-        InputError: ``engine`` is not an engine factory. PlanningError: charging, admission or migration is unknown.
+        InputError: ``engine`` is not an engine factory, or ``actor_pool`` is a class. InputTypeError: the pool's processes
+            cannot make these engines. PlanningError: charging, admission or migration is unknown.
             MissingExtra: a progress bar needs tqdm, which is not installed.
     """
 
@@ -80,6 +82,11 @@ class Executor:
                 f"engine is {as_given(engine)}; an engine factory is needed, such as that of "
                 "rlhfless.TorchEngine.from_pretrained(FOLDER)"
             )
+        if isinstance(actor_pool, type):
+            name = actor_pool.__name__
+            raise InputError(f"actor_pool is the class {name}; give a pool, which it makes: actor_pool={name}()")
+        if actor_pool is not None:
+            pool_engines(engine)
         check_charging(charging)
         check_migration(migration)
         check_rule(admission)

@@ -109,6 +109,18 @@ def check_inputs(problem: Any, options: Any) -> None:
         options.forecast.check_size(len(problem.workload))
 
 
+def check_takes(name: str, function: Callable[..., Any]) -> None:
+    """Refuse a policy's function, or method ``plan``, that cannot be called with ``(problem, options)`` (a PolicyError)."""
+    try:
+        takes = signature(function)
+    except ValueError:  # a function of C may not say what it takes
+        return
+    try:
+        takes.bind(None, None)
+    except TypeError:
+        raise PolicyError(f"policy {name!r} takes {takes}; a policy takes (problem, options)") from None
+
+
 PolicyFunction = Callable[[PlanningProblem, PlanningOptions], Plan]
 """Returns the plan of one step; it plans with predicted lengths."""
 
@@ -131,14 +143,7 @@ class FunctionPolicy:
     clairvoyant: bool = False
 
     def __post_init__(self) -> None:
-        try:
-            takes = signature(self.function)
-        except ValueError:  # a function of C may not say what it takes
-            return
-        try:
-            takes.bind(None, None)
-        except TypeError:
-            raise PolicyError(f"policy {self.name!r} takes {takes}; a policy takes (problem, options)") from None
+        check_takes(self.name, self.function)
 
     def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``.

@@ -18,7 +18,7 @@ from rlhfless.scheduling.assignments import (
     equal_chunks,
     longest_first,
 )
-from rlhfless.scheduling.policy import FunctionPolicy, PolicyError, PolicyFunction, SchedulingPolicy
+from rlhfless.scheduling.policy import FunctionPolicy, PolicyError, PolicyFunction, SchedulingPolicy, check_takes
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.scheduling.rlhfless import RLHFless
 from rlhfless.scheduling.rlhfuse import RLHFuse
@@ -327,7 +327,15 @@ def as_policy(given: str | SchedulingPolicy | PolicyFunction, **parameters: Any)
     """
     if isinstance(given, str):
         return make_policy(given, **parameters)
-    if callable(getattr(given, "plan", None)) and not isinstance(given, type):
+    if isinstance(given, type) and callable(getattr(given, "plan", None)):
+        raise PolicyError(f"policy is the class {given.__name__}; give an object of it: {given.__name__}(...)")
+    if callable(getattr(given, "plan", None)):
+        for attribute, such_as in (("name", "'my policy'"), ("clairvoyant", "False")):
+            if not hasattr(given, attribute):
+                raise PolicyError(
+                    f"policy {type(given).__name__} has no {attribute}; write {attribute} = {such_as} in its class"
+                )
+        check_takes(given.name, given.plan)  # type: ignore[union-attr]
         return given  # type: ignore[return-value]
     if callable(given) and not isinstance(given, type):
         return FunctionPolicy(given, getattr(given, "__name__", type(given).__name__))

@@ -84,7 +84,7 @@ def _indices(i: int, given: Any) -> IntArray:
     except ValueError:  # lists of several depths
         chosen = np.zeros(0)
     if chosen.ndim != 1 or not len(chosen) or chosen.dtype.kind not in "iu":
-        raise PlanningError(f"group {i} is {as_given(given)}; a list of at least one index of a response is needed")
+        raise PlanningError(f"group {i} is {as_given(given)}; a list of whole numbers is needed, the indices of its responses")
     return chosen.astype(np.int64)
 
 

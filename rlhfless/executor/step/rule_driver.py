@@ -11,8 +11,9 @@ import numpy as np
 
 from rlhfless.executor.step.actor_state import Actor
 from rlhfless.executor.step.observation import KnownResponses, state_of
-from rlhfless.executor.step.rule_validation import checked_decisions, checked_trigger, checked_triggers
+from rlhfless.executor.step.rule_validation import checked_decisions, checked_trigger, checked_triggers, failed_rule
 from rlhfless.executor.step.step_state import RunningStep
+from solver.model.errors import PlanningError
 from solver.model.runtime_rules import ActorCounts, Decision, RuntimeRule, StepState, TriggersTogether
 from solver.model.workload import IntArray
 
@@ -59,11 +60,17 @@ class RuleDriver(Generic[A]):
         """Return the rule's decisions; if there are none, it is also asked for its next triggers.
 
         Raises:
-            RuleError: a decision is none, or a trigger can never fire.
+            RuleError: a decision is none, a trigger can never fire, or the rule's method raised an exception.
         """
         self._observed_s = now_s
         state = state_of(self.step, now_s, self._known(now_s))
-        decisions = checked_decisions(self.rule, self.rule.decide(now_s, state))
+        try:
+            ordered = self.rule.decide(now_s, state)
+        except PlanningError:  # its message is a whole sentence
+            raise
+        except Exception as error:
+            raise failed_rule(self.rule, "decide", error) from error
+        decisions = checked_decisions(self.rule, ordered)
         if not decisions:
             self._query(state)
         return decisions
@@ -72,7 +79,7 @@ class RuleDriver(Generic[A]):
         """Ask the rule for the triggers of every live actor.
 
         Raises:
-            RuleError: a trigger can never fire.
+            RuleError: a trigger can never fire, or the rule's method raised an exception.
         """
         self._query(state_of(self.step, now_s, self._known(now_s)))
 
@@ -83,8 +90,13 @@ class RuleDriver(Generic[A]):
         rule, live, next_trigger = self.rule, self.step.live, self.rule.next_trigger
         self._timed, step_completions = False, math.inf
         for view in state.actors:
-            actor, trigger = live[view.actor], next_trigger(view)
-            completions, time_s = None, math.inf
+            actor, completions, time_s = live[view.actor], None, math.inf
+            try:
+                trigger = next_trigger(view)
+            except PlanningError:
+                raise
+            except Exception as error:
+                raise failed_rule(rule, "next_trigger", error) from error
             if trigger is not None:
                 trigger = checked_trigger(rule, trigger, view.actor, self._observed_s)
                 assert trigger is not None
@@ -101,7 +113,13 @@ class RuleDriver(Generic[A]):
     def _query_together(self, rule: TriggersTogether, counts: ActorCounts) -> None:
         """Ask for all triggers at once; only actors that wait for other completions than before are looked at."""
         live = self.step.live
-        completions, shared = checked_triggers(self.rule, rule.next_triggers(counts), counts, self._observed_s)
+        try:
+            triggers = rule.next_triggers(counts)
+        except PlanningError:
+            raise
+        except Exception as error:
+            raise failed_rule(self.rule, "next_triggers", error) from error
+        completions, shared = checked_triggers(self.rule, triggers, counts, self._observed_s)
         if (missing := int(np.maximum.reduce(counts.actor, initial=-1)) + 1 - len(self._asked)) > 0:
             self._asked = np.append(self._asked, np.zeros(missing, np.int64))
         wanted = np.where(completions > 0, np.maximum(completions, counts.completed + 1), 0)

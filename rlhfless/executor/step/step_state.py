@@ -16,6 +16,7 @@ from rlhfless.executor.step.plan_validation import check_responses
 from rlhfless.executor.step.prefixes import with_computed_tokens
 from rlhfless.executor.step.progress import OnProgress, StepProgress, WorkSoFar
 from rlhfless.executor.step.record import StepRecord, holder_of
+from rlhfless.executor.step.rule_validation import check_rule
 from rlhfless.executor.step.work_items import WorkItem
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
@@ -61,11 +62,13 @@ class RunningStep(Generic[A]):
         reserved_tokens: KV tokens that ``reserve`` sets aside for every response; None where admission is by ``preempt``.
 
     Raises:
-        PlanningError: an unknown ``migration``, or the requests are not one for each response of the plan; nothing was started.
+        PlanningError: an unknown ``migration``, a rule without a method that rules have, or the requests are not one for each
+            response of the plan; nothing was started.
     """
 
     def __init__(self, plan: Plan, requests: Sequence[Request], record: StepRecord, options: StepOptions) -> None:
         check_migration(options.migration)
+        check_rule(plan.rule)
         self.record, self.options = record, options
         self.requests = Requests.of(requests)
         check_responses(plan, self.requests)

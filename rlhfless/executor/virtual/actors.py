@@ -151,6 +151,11 @@ def begin(
     for i, (actor, model, times) in enumerate(zip(plan.actors, models, startup.actors, strict=True)):
         if i != plan.prefill_actor:
             engine = engine_factory(model, admission_of(model, actor.max_batch, admission), times.ready_s)
+            if not hasattr(engine, "advance"):
+                raise PlanningError(
+                    f"a {type(engine).__name__} has no method advance, so it does not decode on the virtual clock; give "
+                    "Executor actor_pool=ProcessPool() as well"
+                )
             count = len(actor.responses)
             live[i] = VirtualActor(i, actor, model, times.start_s, count, expecting=count, engine=engine)
     if (refusal := next(filter(None, (_refusal(started, requests) for started in live.values())), None)) is not None:

@@ -5,7 +5,11 @@ The record names the module that actors' processes import, so the executor impor
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
+import pickle
+import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -27,16 +31,44 @@ def pool_engines(engines: Any) -> PoolEngines:
     """Return ``engines`` if other processes can make them; the class ``SimulatedEngine`` stands for its factory.
 
     Raises:
-        InputTypeError: they cannot.
+        InputTypeError: they cannot; nothing was started.
     """
     factory: Any = SimulatedEngineFactory() if engines is SimulatedEngine else engines
-    if not isinstance(getattr(factory, "capabilities", None), Capabilities):
-        name = getattr(engines, "__name__", type(engines).__name__)
+    name = getattr(engines, "__name__", type(engines).__name__)
+    if isinstance(factory, type) and issubclass(factory, PoolEngines):
+        raise InputTypeError(f"engine is the class {name}; give a factory, which it makes: {name}(...)")
+    if not isinstance(factory, PoolEngines):
+        if hasattr(factory, "capabilities"):
+            raise InputTypeError(f"{name} is no PoolEngines, which other processes need; write class {name}(PoolEngines)")
         raise InputTypeError(
-            "actors in processes decode with a TorchEngineFactory, a VllmEngineFactory, a ServerEngineFactory or a "
-            f"SimulatedEngineFactory, not with {name}; run it on the virtual clock: Executor(engine, cluster, latency=latency)"
+            "actors in processes decode with a TorchEngineFactory, a VllmEngineFactory, a ServerEngineFactory, a "
+            f"SimulatedEngineFactory or PoolEngines of your own, not with {name}; run it on the virtual clock: "
+            "Executor(engine, cluster, latency=latency)"
         )
-    return cast(PoolEngines, factory)
+    if not isinstance(getattr(factory, "capabilities", None), Capabilities):
+        raise InputTypeError(f"{name} has no Capabilities; write capabilities = Capabilities('the NAME engine') in the class")
+    backend, found = factory.capabilities.backend, None
+    with contextlib.suppress(ModuleNotFoundError):  # of a package in its name
+        found = sys.modules.get(backend) or importlib.util.find_spec(backend)
+    if found is None:
+        raise InputTypeError(
+            f"the Capabilities of {name} name the backend {backend!r}, and there is no such module; leave it out, or name a "
+            "module with a class Backend"
+        )
+    if type(factory).__module__ == "__main__":
+        raise InputTypeError(
+            f"{name} is defined in a script or notebook, which processes of actors do not run; put it in a file, my_engine.py, "
+            f"and write from my_engine import {name}"
+        )
+    if backend == Capabilities.backend:  # others pack what cannot be pickled alone, such as weights
+        try:
+            pickle.dumps(factory)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise InputTypeError(
+                f"{name} cannot be sent to processes of actors ({error}); define it outside functions in a file, and give it "
+                "fields that can be pickled, such as the folder of a model"
+            ) from error
+    return factory
 
 
 def refusal(plan: Plan, engines: PoolEngines, devices: Sequence[str], servers: Sequence[WorkServer] = ()) -> str | None:

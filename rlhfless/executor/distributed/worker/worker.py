@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.common.pool_engines import PoolEngine
-from rlhfless.engine.protocol import Completion, EngineSpan, Request, SupportsDrafts
+from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request, SupportsDrafts
 from rlhfless.errors import InputTypeError
 from rlhfless.executor.distributed.messages import (
     ActorReport,
@@ -38,10 +38,12 @@ from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import backend_of
 from rlhfless.executor.distributed.worker.shared_memory import read_block, write_block
 from rlhfless.system.child import beating
+from solver.model.errors import as_given
 from solver.model.latency import LatencyModel
 
 Beating = Callable[[Callable[[], object]], AbstractContextManager[None]]
 REPORT_EVERY_S = 0.02  # at most, while nothing completes
+ENGINE_METHODS = ("add", "step", "cut", "generated_tokens", "running", "waiting", "close")
 
 
 class Worker:
@@ -117,6 +119,10 @@ class Worker:
     def _iterate(self) -> None:
         assert self.engine is not None
         progress = self.engine.step(self._from_s, self.now_s)
+        if not isinstance(progress, Progress):
+            raise TypeError(
+                f"{_method(self.engine, 'step')} returned {as_given(progress)}; return Progress(completions, spans)"
+            )
         self._spans += progress.spans
         if progress.completions or self.engine.clock_s >= self._reported_s + REPORT_EVERY_S:
             self._report(progress.completions)
@@ -144,6 +150,14 @@ class Worker:
         if self.worker_backend.start_server(engines, order.latency):
             self.up_s = self.clock.now_s()
         engine = self.engine = engines(order.latency, order.admission, self.now_s())
+        lacks = [name for name in ENGINE_METHODS if not callable(getattr(engine, name, None))]
+        if not hasattr(engine, "clock_s"):
+            lacks.append("clock_s")
+        if lacks:
+            raise TypeError(
+                f"{type(engines).__name__} made a {type(engine).__name__} without {', '.join(lacks)}; an engine needs "
+                f"clock_s and the methods {', '.join(ENGINE_METHODS)}"
+            )
         if engines.version is not None and not hasattr(engine, "weights_version"):
             raise InputTypeError(
                 f"a {type(engines).__name__} names the version of its weights, but a {type(engine).__name__} has no "
@@ -191,7 +205,10 @@ class Worker:
 
     def _take_off(self, order: TakeOff) -> None:
         assert self.engine is not None
-        taken, progress = self.engine.cut(self.engine.clock_s, order.responses)
+        answer = self.engine.cut(self.engine.clock_s, order.responses)
+        if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Progress)):
+            raise TypeError(f"{_method(self.engine, 'cut')} returned {as_given(answer)}; return (requests, Progress([], []))")
+        taken, progress = answer
         assert not progress.completions, "between iterations nothing completes"
         copies, handed = [], []
         for request in taken:
@@ -236,3 +253,7 @@ class Worker:
 
     def _write(self, name: str, obj: Any) -> Block:
         return write_block(self.worker_backend, name, obj)
+
+
+def _method(engine: PoolEngine, name: str) -> str:
+    return f"{type(engine).__name__}.{name}"
