@@ -85,7 +85,7 @@ class Executor:
         if isinstance(actor_pool, type):
             name = actor_pool.__name__
             raise InputError(f"actor_pool is the class {name}; give a pool, which it makes: actor_pool={name}()")
-        if actor_pool is not None:
+        if isinstance(actor_pool, ProcessPool | RayPool):
             pool_engines(engine)
         check_charging(charging)
         check_migration(migration)
