@@ -89,7 +89,7 @@ def test_an_engine_without_the_virtual_clock_needs_a_pool() -> None:
         pass
 
     with refused(PlanningError, "advance", "actor_pool=ProcessPool()"):
-        run_step(plan_of([[0]]), requests(1), lambda *_: Engine(), LATENCY, CLUSTER)  # type: ignore[arg-type, return-value]
+        run_step(plan_of([[0]]), requests(1), lambda *_: Engine(), LATENCY, CLUSTER)  # type: ignore[arg-type]
 
 
 # --- engines in their processes ---------------------------------------------------------------------------------------
@@ -188,12 +188,12 @@ class Trips(Rule):
 
 class MovesToView(Rule):
     def decide(self, now_s: float, state: Any) -> Any:
-        return [Move(1, state.actors[0])]  # type: ignore[arg-type]
+        return [Move(1, state.actors[0])]
 
 
 class CutsView(Rule):
     def decide(self, now_s: float, state: Any) -> Any:
-        return [Cut(state.actors[0], ())]  # type: ignore[arg-type]
+        return [Cut(state.actors[0], ())]
 
 
 @pytest.mark.parametrize(("rule", "named"), [
@@ -241,4 +241,4 @@ def test_an_object_that_is_no_policy_is_refused(policy: Any, named: tuple[str, .
 def test_groups_of_fractions_are_refused() -> None:
     run = rl.load(rl.example(), verbose=False)
     with refused(PlanningError, "group 0", "whole numbers"):
-        run.simulate([lambda problem, options: solver.plan_of([[0.0, 1.0]], problem)], steps=run.steps[-1:])
+        run.simulate([lambda problem, options: solver.plan_of([np.array([0.0, 1.0])], problem)], steps=run.steps[-1:])

@@ -21,6 +21,9 @@ from rlhfless.executor.step.work_items import WorkServer
 from solver.model.plan import Plan
 from solver.model.plurals import counted
 
+OF_A_FACTORY = ("version", "weight_bytes", "measured", "to_remote", "compatibility_key", "check")
+"""What every factory has from ``PoolEngines``."""
+
 
 def backend_of(module: str) -> Backend:
     """Return the backend of a module that ``Capabilities.backend`` names."""
@@ -37,7 +40,7 @@ def pool_engines(engines: Any) -> PoolEngines:
     name = getattr(engines, "__name__", type(engines).__name__)
     if isinstance(factory, type) and issubclass(factory, PoolEngines):
         raise InputTypeError(f"engine is the class {name}; give a factory, which it makes: {name}(...)")
-    if not isinstance(factory, PoolEngines):
+    if not all(hasattr(factory, attribute) for attribute in OF_A_FACTORY):  # one that wraps another has them without the base
         if hasattr(factory, "capabilities"):
             raise InputTypeError(f"{name} is no PoolEngines, which other processes need; write class {name}(PoolEngines)")
         raise InputTypeError(
@@ -68,7 +71,7 @@ def pool_engines(engines: Any) -> PoolEngines:
                 f"{name} cannot be sent to processes of actors ({error}); define it outside functions in a file, and give it "
                 "fields that can be pickled, such as the folder of a model"
             ) from error
-    return factory
+    return cast(PoolEngines, factory)
 
 
 def refusal(plan: Plan, engines: PoolEngines, devices: Sequence[str], servers: Sequence[WorkServer] = ()) -> str | None:
