@@ -114,6 +114,13 @@ def has_moved(pool: Any, moves: int = 1) -> bool:
     return under_way is not None and under_way.step.record.moves >= moves
 
 
+def has_sent_kv(pool: Any) -> bool:
+    """Whether a KV state has arrived at its receiver in the step that the pool runs."""
+    under_way = pool._step
+    reported = [] if under_way is None else list(under_way.step.record._new_spans)
+    return any(getattr(span, "phase", None) == "transfer" and span.what.get("bytes") for span in reported)
+
+
 def gate_last(trainer: Any, gate: Gate, last: int) -> None:
     """Let the last ``last`` responses of each actor of a trainer's steps end after the gate has been opened."""
     of_step = trainer.engines.of_step

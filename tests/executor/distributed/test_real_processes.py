@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import real_work
 from benchmark_scripts import chaos, counting_engine
-from busy_machine import PATIENT, Gate, Gated, has_moved
+from busy_machine import PATIENT, Gate, Gated, has_sent_kv
 from error_messages import refused
 from executor_samples import Restless, plan_of
 from prefill_samples import CLUSTER as PREFILL_CLUSTER
@@ -181,7 +181,7 @@ def test_processes_decode_and_hand_over_what_the_virtual_clock_decodes(
 ) -> None:
     """Moves at odd moments, so that orders, completions and KV states cross in real pipes and shared memory."""
     plan = plan_of(GROUPS, Restless(1, period_s=0.004, late=True))
-    with gate.opened(lambda: has_moved(pool)):
+    with gate.opened(lambda: has_sent_kv(pool)):
         record = pool.run_step(plan, forced(), gated(factory, gate), LATENCY, CLUSTER, migration="move", start_s=1e3)
     assert token_bytes(record) == undisturbed
     assert_valid(record)
