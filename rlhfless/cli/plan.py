@@ -197,13 +197,13 @@ def mixed_pools(
             the default price is the list price of kind and market.
 
     Raises:
-        ProfileError: a pool is not of this form, its market is unknown, or its profiles are of several kinds; one sentence.
+        ProfileError: a pool is not of this form, or its profiles are of several kinds; one sentence.
     """
     from rlhfless.latency import ProfileError, load_profile, usd_per_gpu_hour
-    from rlhfless.latency.gpus import NODE_GPUS, list_prices
+    from rlhfless.latency.gpus import NODE_GPUS
     from solver.model.cluster import GpuPool, MixedCluster
 
-    form = f"{POOL}, such as 8:h100-qwen2.5-3b-tp1,h100-qwen2.5-3b-tp2:2.5:spot"
+    form = f"{POOL}, such as 8:h100-qwen2.5-3b-tp1,h100-qwen2.5-3b-tp2:2.5:preemptible"
     models = {(latency.kind, latency.gpus_per_actor): latency}
     made = [first.pools[0]]
     for text in pools:
@@ -232,9 +232,7 @@ def mixed_pools(
             raise ProfileError(
                 f"--pool {text}: {count} GPUs do not fill whole nodes of {per_node}; give a multiple of {per_node}"
             )
-        market, markets = market or "on-demand", sorted({row["market"] for row in list_prices()})
-        if market not in markets:
-            raise ProfileError(f"--pool {text}: market {market!r} is unknown; choose from {', '.join(markets)}")
+        market = market or "on-demand"
         made.append(
             GpuPool(
                 kinds[0], int(count) // per_node, per_node, usd_per_gpu_hour(kinds[0], market) if usd is None else usd, market

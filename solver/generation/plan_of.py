@@ -84,7 +84,9 @@ def _indices(i: int, given: Any) -> IntArray:
     except ValueError:  # lists of several depths
         chosen = np.zeros(0)
     if chosen.ndim != 1 or not len(chosen) or chosen.dtype.kind not in "iu":
-        raise PlanningError(f"group {i} is {as_given(given)}; a list of whole numbers is needed, the indices of its responses")
+        raise PlanningError(
+            f"group {i} is {as_given(given)}; a list of whole numbers is needed, the index of each of its responses"
+        )
     return chosen.astype(np.int64)
 
 

@@ -449,7 +449,5 @@ def test_plan_on_several_pools(log: Path) -> None:
     assert 0 < read["lower_bound"] <= read["value"]
     refused_command(run_rlhfless("plan", log, *ON, "--pool", "h100"), "--pool h100")
     refused_command(run_rlhfless("plan", log, *ON, "--pool", "\u00b2:h100-qwen2.5-3b-tp1"), "is not of the form")
-    market = "4:h100-qwen2.5-3b-tp1:2.5:sport"
-    refused_command(run_rlhfless("plan", log, *ON, "--pool", market), market, "'sport'", "on-demand, spot")
     line = refusal_line(run_rlhfless("plan", log, *ON, "--limit", "1e-9usd"))  # the plan that it names depends on the machine
     assert re.search(r"budget of 1e-09 USD.* raise the budget by [\d.]+ USD", line)

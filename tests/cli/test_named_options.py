@@ -24,6 +24,7 @@ OF_OTHERS = {
     "rlhfless/analysis/configuration_lines.py": "lines of other frameworks' configurations",
     "rlhfless/analysis/draft_configuration.py": "vLLM's",
     "rlhfless/analysis/framework_defaults.py": "slime's",
+    "rlhfless/engine/server/benchmark.py": "vLLM's",
     "rlhfless/engine/server/client.py": "vLLM's",
     "rlhfless/engine/server/engine.py": "vLLM's",
     "rlhfless/analysis/what_ifs/asynchronous.py": "other frameworks'",

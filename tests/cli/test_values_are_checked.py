@@ -57,10 +57,16 @@ def test_an_estimate_of_one_step_speaks_of_one_step() -> None:
     assert "3 to 3" not in estimate("steps=1,responses=2,mean-tokens=3").stdout.splitlines()[0]
 
 
-@pytest.mark.parametrize("reward", ["foo", "format:", "length:3", "model:", "2*foo", "rewards.txt:f"])
-def test_a_configuration_with_an_unknown_reward_is_not_printed(reward: str) -> None:
+@pytest.mark.parametrize(
+    ("reward", "named"),
+    [
+        ("foo", "exact"), ("2*foo", "exact"), ("rewards.txt:f", "exact"),
+        ("format:", "format:REGEX"), ("length:3", "length:LIMIT,SOFT"), ("model:", "model:FOLDER"),
+    ],
+)  # fmt: skip
+def test_a_configuration_with_an_unknown_reward_is_not_printed(reward: str, named: str) -> None:
     refused_command(
-        run_rlhfless("train", f"task.rewards=['{reward}']", "--dry-run"), "reward", reward.removeprefix("2*"), "exact"
+        run_rlhfless("train", f"task.rewards=['{reward}']", "--dry-run"), "reward", reward.removeprefix("2*"), named
     )
 
 

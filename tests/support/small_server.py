@@ -48,6 +48,7 @@ class SmallServer(ThreadingHTTPServer):
         lines: Lines of a stream, which may come late, in place of those of a response.
         sends_ids, knows_min_tokens: Whether it sends token ids, and whether forced lengths are known to it.
         stops_after: Tokens of all responses after which it does what ``at_stop`` says; None: never.
+        together: Responses that it waits for before it sends the first token.
         bodies: What it was asked for. most: Responses that it had at a time. aborted: Those that were given up.
     """
 
@@ -66,6 +67,7 @@ class SmallServer(ThreadingHTTPServer):
         self.stops_after: int | None = None
         self.at_stop = "hang"
         self.token_s = 0.002
+        self.together = 1
         self.key: str | None = None
         self.bodies: list[dict[str, Any]] = []
         self.now = self.most = self.aborted = self.sent = 0
@@ -129,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
 
     def _stream(self, body: dict[str, Any]) -> None:
-        server = self.server
+        server, self.has_response = self.server, True
         with server.lock:
             server.now += 1
             server.most = max(server.most, server.now)
@@ -138,13 +140,20 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(f"{len(line) + 2:x}\r\n{line}\n\n\r\n".encode())
             self.wfile.write(b"0\r\n\r\n")
         finally:
-            with server.lock:
-                server.now -= 1
+            self._leave()
+
+    def _leave(self) -> None:
+        """Count the response no more: it has its last token, or was given up."""
+        with self.server.lock:
+            self.server.now -= self.has_response
+            self.has_response = False
 
     def _lines(self, body: dict[str, Any]) -> Iterator[str]:
         server, count = self.server, body["max_tokens"]
         if "min_tokens" not in body or not server.knows_min_tokens:
             count = min(count, 5)
+        while server.most < server.together:
+            time.sleep(server.token_s)
         for number in range(count):
             time.sleep(server.token_s)
             if server.stops():
@@ -157,6 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
                 choice["token_ids"] = [token_of(body["prompt"], body.get("seed", 0), number)]
             if number == count - 1:
                 choice["finish_reason"] = "length" if count == body["max_tokens"] else "stop"
+                self._leave()
             yield "data: " + json.dumps({"choices": [choice]})
         yield "data: [DONE]"
 

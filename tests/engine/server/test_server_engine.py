@@ -46,6 +46,7 @@ def run(engine: ServerEngine, requests: Sequence[Request] = ()) -> tuple[dict[in
 
 def test_tokens_lengths_and_times_are_the_servers(server: SmallServer) -> None:
     requests = requests_of([12, 30, 1, 0, 25, 7, 18, 5])
+    server.together = ROOMY.max_batch
     done, spans = run(engine_at(server.url + "/v1/"), requests)
     assert sorted(done) == list(range(8))
     for request in requests:
@@ -85,6 +86,7 @@ def test_tokens_are_counted_by_log_probabilities_where_there_are_no_ids(server: 
 
 
 def test_memory_of_the_profile_limits_what_the_server_has_at_a_time(server: SmallServer) -> None:
+    server.together = 2
     run(engine_at(server.url, Admission(4, 130)), requests_of([5, 5, 5, 5]))
     assert server.most == 2, "each counts with its prompt and its limit of 60"
 

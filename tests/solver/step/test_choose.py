@@ -78,7 +78,7 @@ def test_what_a_lever_saves_under_a_limit_has_no_penalty_in_it() -> None:
 
 def test_without_a_plan_that_uses_no_lever_nothing_says_what_one_saves() -> None:
     table = StepTable(STREAMED, np.array([[4.0] * 4, [3.0] * 4]), np.ones((2, 4)))
-    with refused(PlanningError, "one without levers is needed"):
+    with refused(PlanningError, "one without any is needed"):
         choose(table, Objective(1.0), np.array([False, True]))
 
 
