@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class RuleDriver(Generic[A]):
     def __init__(self, rule: RuntimeRule, step: RunningStep[A], known: Callable[[float], Sequence[KnownResponses]]) -> None:
         self.rule = step.record.rule = copy.deepcopy(rule)
         self.step, self._known = step, known
-        self._together = self.rule if isinstance(self.rule, TriggersTogether) and _asks_together(type(self.rule)) else None
+        self._together = isinstance(self.rule, TriggersTogether) and _asks_together(type(self.rule))
         self.trigger_completions: int | None = None
         self._observed_s = -math.inf  # when it last saw the step
         self._timed = False  # whether any actor waits for a time
@@ -64,13 +64,7 @@ class RuleDriver(Generic[A]):
         """
         self._observed_s = now_s
         state = state_of(self.step, now_s, self._known(now_s))
-        try:
-            ordered = self.rule.decide(now_s, state)
-        except PlanningError:  # its message is a whole sentence
-            raise
-        except Exception as error:
-            raise failed_rule(self.rule, "decide", error) from error
-        decisions = checked_decisions(self.rule, ordered)
+        decisions = checked_decisions(self.rule, self._ask("decide", now_s, state))
         if not decisions:
             self._query(state)
         return decisions
@@ -83,20 +77,24 @@ class RuleDriver(Generic[A]):
         """
         self._query(state_of(self.step, now_s, self._known(now_s)))
 
+    def _ask(self, method: str, *given: Any) -> Any:
+        """Return what a method of the rule answers; an exception names the rule and its line."""
+        try:
+            return getattr(self.rule, method)(*given)
+        except PlanningError:  # its message is a whole sentence
+            raise
+        except Exception as error:
+            raise failed_rule(self.rule, method, error) from error
+
     def _query(self, state: StepState) -> None:
-        if self._together is not None:
-            self._query_together(self._together, state.counts)
+        if self._together:
+            self._query_together(state.counts)
             return
-        rule, live, next_trigger = self.rule, self.step.live, self.rule.next_trigger
+        rule, live = self.rule, self.step.live
         self._timed, step_completions = False, math.inf
         for view in state.actors:
             actor, completions, time_s = live[view.actor], None, math.inf
-            try:
-                trigger = next_trigger(view)
-            except PlanningError:
-                raise
-            except Exception as error:
-                raise failed_rule(rule, "next_trigger", error) from error
+            trigger = self._ask("next_trigger", view)
             if trigger is not None:
                 trigger = checked_trigger(rule, trigger, view.actor, self._observed_s)
                 assert trigger is not None
@@ -110,16 +108,10 @@ class RuleDriver(Generic[A]):
             actor.trigger_completions, actor.trigger_time_s = completions, time_s
         self.trigger_completions = None if step_completions == math.inf else max(int(step_completions), self.step.completed + 1)
 
-    def _query_together(self, rule: TriggersTogether, counts: ActorCounts) -> None:
+    def _query_together(self, counts: ActorCounts) -> None:
         """Ask for all triggers at once; only actors that wait for other completions than before are looked at."""
         live = self.step.live
-        try:
-            triggers = rule.next_triggers(counts)
-        except PlanningError:
-            raise
-        except Exception as error:
-            raise failed_rule(self.rule, "next_triggers", error) from error
-        completions, shared = checked_triggers(self.rule, triggers, counts, self._observed_s)
+        completions, shared = checked_triggers(self.rule, self._ask("next_triggers", counts), counts, self._observed_s)
         if (missing := int(np.maximum.reduce(counts.actor, initial=-1)) + 1 - len(self._asked)) > 0:
             self._asked = np.append(self._asked, np.zeros(missing, np.int64))
         wanted = np.where(completions > 0, np.maximum(completions, counts.completed + 1), 0)
