@@ -64,12 +64,12 @@ class OtherBackend(PoolEngines):
 
 
 @pytest.mark.parametrize(("engine", "named"), [
-    (Sound, ("Sound(...)",)), (NoBase(), ("NoBase", "class NoBase(PoolEngines)")),
+    (Sound, ("Sound(...)",)), (Sound(), ("Sound", "def __call__(")), (NoBase(), ("NoBase", "class NoBase(PoolEngines)")),
     (NoCapabilities(), ("NoCapabilities", "capabilities = Capabilities(")), (Options(), ("capabilities = Capabilities(",)),
     (OfTheScript(), ("OfTheScript", "put it in a file", "from my_engine import OfTheScript")),
     (WithFunction(), ("WithFunction", "pickle", "folder")),
     (OtherBackend(), ("OtherBackend", "'no_such_module'", "class Backend")),
-], ids=["class", "base", "capabilities", "options", "script", "function", "backend"])  # fmt: skip
+], ids=["class", "call", "base", "capabilities", "options", "script", "function", "backend"])  # fmt: skip
 def test_a_factory_that_processes_cannot_have_is_refused(engine: Any, named: tuple[str, ...]) -> None:
     with refused(InputTypeError, *named):
         rl.Executor(engine, CLUSTER, latency=LATENCY, actor_pool=ProcessPool(["cpu"]))

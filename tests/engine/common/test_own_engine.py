@@ -52,6 +52,9 @@ def test_the_page_decodes_what_other_engines_decode(page: dict[str, Any]) -> Non
 class OneGpu(PoolEngines):
     capabilities = Capabilities("an engine of one GPU", one_gpu=True, moves=False)
 
+    def __call__(self, *_: Any) -> None:
+        raise AssertionError("nothing starts")
+
 
 def test_what_a_record_denies_is_refused_before_anything_starts() -> None:
     latency = LatencyModel("tiny", 1, 2e-3, 40e-6, max_batch=4, kv_capacity_tokens=1 << 20)

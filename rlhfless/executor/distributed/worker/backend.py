@@ -71,6 +71,8 @@ def pool_engines(engines: Any) -> PoolEngines:
                 f"{name} cannot be sent to processes of actors ({error}); define it outside functions in a file, and give it "
                 "fields that can be pickled, such as the folder of a model"
             ) from error
+    if not callable(factory) or type(factory).__call__ is PoolEngines.__call__:
+        raise InputTypeError(f"{name} makes no engine; write def __call__(self, latency, admission, start_s=0.0) in its class")
     return cast(PoolEngines, factory)
 
 
